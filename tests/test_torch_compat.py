@@ -1,0 +1,376 @@
+"""Torch's private names: what happens when some are gone, and what each accessor says on the real torch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchsleuth import torch_compat
+from torchsleuth.errors import MissingTorchName
+from torchsleuth.torch_compat import NAMES, TESTED, PrivateName, TorchNames
+
+WE_REPLACE = (
+    "torch._dynamo.repro",
+    "torch._dynamo.debug_utils",
+    "torch._functorch.fx_minifier",
+    "torch._inductor.compiler_bisector",
+)
+
+aten = torch.ops.aten
+
+
+# ---- a torch of another version --------------------------------------------------------------------------
+
+
+class OtherTorch:
+    """An importer for a torch that does not exist: what is in `modules` is there, the rest is not."""
+
+    def __init__(self, version: str, modules: dict[str, Any]) -> None:
+        self.modules = {"torch": SimpleNamespace(__version__=version), **modules}
+        self.imported: list[str] = []
+
+    def __call__(self, name: str) -> Any:
+        self.imported.append(name)
+        found = self.modules.get(name)
+        if found is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+TABLE = {
+    "kept": PrivateName("torch._a", "Kept", "keeping"),
+    "gone": PrivateName("torch._a", "Gone", "going on"),
+    "moved": PrivateName("torch._moved", "Thing", "moving about"),
+    "broken": PrivateName("torch._broken", "Thing", "breaking away"),
+    "deep": PrivateName("torch._a", "sample.schema.flag", "diving"),
+    "shallow": PrivateName("torch._a", "sample.schema.depth", "wading"),
+}
+
+
+def another_torch() -> tuple[TorchNames, OtherTorch]:
+    sample = SimpleNamespace(schema=SimpleNamespace(flag=False))
+    importer = OtherTorch(
+        "2.99.0+cpu",
+        {
+            "torch._a": SimpleNamespace(Kept="kept", sample=sample),
+            "torch._broken": OSError("libtorch_gone.so: cannot open shared object file"),
+        },
+    )
+    return TorchNames(TABLE, importer), importer
+
+
+def test_a_name_that_is_there_is_found_and_kept() -> None:
+    names, importer = another_torch()
+    assert names.resolve("kept") == "kept"
+    assert names.resolve("deep") is False
+    importer.modules.clear()
+    importer.imported.clear()
+    assert names.resolve("kept") == "kept"
+    assert names.resolve("deep") is False
+    assert importer.imported == []
+
+
+def test_only_what_is_asked_for_is_imported() -> None:
+    names, importer = another_torch()
+    assert importer.imported == []
+    names.resolve("kept")
+    assert importer.imported == ["torch._a"]
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("gone", "AttributeError: "),
+        ("moved", "ModuleNotFoundError: No module named 'torch._moved'"),
+        ("broken", "OSError: libtorch_gone.so: cannot open"),
+        ("shallow", "AttributeError: "),
+    ],
+)
+def test_a_missing_name_says_which_where_why_and_what_stops_working(key: str, reason: str) -> None:
+    names, _ = another_torch()
+    with pytest.raises(MissingTorchName) as caught:
+        names.resolve(key)
+    error = caught.value
+    assert error.what == (f"torch 2.99.0+cpu has no {TABLE[key].path}, so this does not work: {TABLE[key].feature}")
+    assert error.cause.startswith(reason)
+    assert "2.13" in error.remedy
+    assert "sleuth doctor" in error.remedy
+    assert error.__cause__ is not None
+
+
+def test_a_key_that_is_not_in_the_table_is_our_own_mistake() -> None:
+    with pytest.raises(KeyError):
+        torch_compat.resolve("no such key")
+
+
+def test_the_report_lists_all_missing_names() -> None:
+    names, _ = another_torch()
+    report = names.report()
+    assert [each.name for each in report.missing] == [TABLE[key] for key in ("gone", "moved", "broken", "shallow")]
+    assert list(report.missing) == names.missing()
+    assert (report.torch_version, report.tested, report.checked) == ("2.99.0+cpu", False, 6)
+    text = str(report)
+    assert text.startswith("torch 2.99.0+cpu (not tested; tested are 2.13): 2 of 6 private names found\n")
+    assert (
+        "  missing: torch._broken.Thing (known since torch 2.13)\n"
+        "    stops working: breaking away\n"
+        "    reason: OSError: libtorch_gone.so: cannot open shared object file"
+    ) in text
+    assert "Kept" not in text
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("No module named 'torch'"), OSError("libtorch.so")])
+def test_without_any_torch_everything_is_missing_and_nothing_raises(error: Exception) -> None:
+    def no_torch(name: str) -> Any:
+        raise error
+
+    names = TorchNames(importer=no_torch)
+    report = names.report()
+    assert len(report.missing) == report.checked == len(NAMES)
+    assert {each.reason for each in report.missing} == {f"{type(error).__name__}: {error}"}
+    assert not report.tested
+    assert str(report).startswith("torch (not importable) (not tested")
+
+
+@pytest.mark.parametrize(
+    ("version", "tested"),
+    [
+        ("2.13.0+cpu", True),
+        ("2.13.1", True),
+        ("2.13.0a0+git1234", True),
+        ("2.13", True),
+        ("2.13+cpu", True),
+        ("2.1", False),
+        ("2.130.0", False),
+        ("3.13.0", False),
+        ("2.14.0.dev20260101", False),
+        ("", False),
+    ],
+)
+def test_a_version_is_tested_by_major_and_minor(version: str, tested: bool) -> None:
+    assert TorchNames(TABLE, OtherTorch(version, {})).is_tested() is tested
+
+
+def test_a_keyboard_interrupt_is_not_a_missing_name() -> None:
+    def interrupted(name: str) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TorchNames(importer=interrupted).missing()
+
+
+ACCESSORS: dict[str, Callable[[], object]] = {
+    "is_fake": lambda: torch_compat.is_fake(1),
+    "TorchDispatchMode": lambda: torch_compat.dispatch_mode(lambda op, args, kwargs: op(*args, **kwargs)),
+    "tree_map": lambda: torch_compat.tree_map(str, [1]),
+    "OpOverload": lambda: torch_compat.is_op_overload(1),
+    "HigherOrderOperator": lambda: torch_compat.is_higher_order_op(1),
+    "is_mutable": lambda: torch_compat.op_is_mutable(aten.add.Tensor),
+    "is_view": lambda: torch_compat.op_is_view(aten.add.Tensor),
+    "tags": lambda: torch_compat.op_tags(aten.add.Tensor),
+    "inductor_config_patch": lambda: torch_compat.inductor_config_patch(debug=True),
+}
+
+
+def test_each_name_in_the_table_has_an_accessor_and_the_other_way_round() -> None:
+    assert set(ACCESSORS) == set(NAMES)
+
+
+@pytest.mark.parametrize("key", NAMES)
+def test_each_accessor_says_what_stops_working(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_compat, "_TORCH", TorchNames(importer=OtherTorch("2.99.0", {})))
+    with pytest.raises(MissingTorchName) as caught:
+        ACCESSORS[key]()
+    assert NAMES[key].path in caught.value.what
+    assert NAMES[key].feature in caught.value.what
+
+
+# ---- the table -------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_complete_and_keeps_away_from_what_we_replace() -> None:
+    for name in NAMES.values():
+        assert name.path.startswith("torch.")
+        assert name.feature
+        assert name.since in TESTED
+        assert not any(f"{name.path}.".startswith(f"{each}.") for each in WE_REPLACE)
+
+
+# ---- the real torch --------------------------------------------------------------------------------------
+
+HEAVY = {"torch._inductor.config"}
+
+
+@pytest.mark.parametrize("key", [key for key, name in NAMES.items() if name.module not in HEAVY])
+def test_the_installed_torch_has_the_cheap_names(key: str) -> None:
+    torch_compat.resolve(key)
+
+
+def test_the_report_on_the_installed_torch() -> None:
+    """All names at once, the heavy ones too: what `sleuth doctor` prints."""
+    report = torch_compat.report()
+    assert report.missing == ()
+    assert torch_compat.missing() == []
+    assert report.tested is torch_compat.is_tested() is True
+    assert str(report) == f"torch {torch.__version__} (tested): {len(NAMES)} of {len(NAMES)} private names found"
+
+
+def test_fake_tensors_are_told_from_real_ones() -> None:
+    real = torch.ones(2)
+    mode = FakeTensorMode()
+    fake = mode.from_tensor(real)
+    with FunctionalTensorMode():
+        wrapped = [FunctionalTensor.to_functional(fake), FunctionalTensor.to_functional(real)]
+    assert torch_compat.is_fake(fake)
+    assert torch_compat.is_fake(mode.from_tensor(torch.nn.Parameter(real)))
+    assert torch_compat.is_fake(torch._to_functional_tensor(fake))
+    assert [torch_compat.is_fake(each) for each in wrapped] == [True, False]
+    for other in (
+        real,
+        torch.nn.Parameter(real),
+        torch.ones(2, device="meta"),
+        3,
+        None,
+        "x",
+        [fake],
+        type(fake),
+    ):
+        assert not torch_compat.is_fake(other)
+
+
+class Pair(torch.Tensor):
+    """A subclass that wraps two tensors, as DTensor or a quantised tensor wraps its parts."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, left: torch.Tensor, right: torch.Tensor) -> Pair:
+        self = torch.Tensor._make_wrapper_subclass(cls, left.shape, dtype=left.dtype)
+        self.left, self.right = left, right
+        return self
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["left", "right"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], *_: object) -> Pair:
+        return Pair(inner["left"], inner["right"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError("a look at a tensor must not run an operator")
+
+
+def test_a_subclass_is_fake_if_any_of_its_parts_is() -> None:
+    real = torch.ones(2)
+    fake = FakeTensorMode().from_tensor(real)
+    assert not torch_compat.is_fake(Pair(real, real))
+    assert torch_compat.is_fake(Pair(fake, fake))
+    assert torch_compat.is_fake(Pair(real, fake))
+    assert torch_compat.is_fake(Pair(fake, real))
+
+
+def test_a_dispatch_mode_calls_the_handler_for_each_operator() -> None:
+    seen: list[object] = []
+
+    def double(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen.append(operator)
+        return operator(*args, **kwargs) * 2
+
+    with torch_compat.dispatch_mode(double):
+        result = torch.ones(2) + 1
+    assert seen == [aten.ones.default, aten.add.Tensor]
+    assert result.tolist() == [6.0, 6.0]
+    assert (torch.ones(2) + 1).tolist() == [2.0, 2.0]
+
+
+def test_a_dispatch_mode_sees_inside_the_branches_of_a_graph() -> None:
+    """Covers: U1"""
+
+    def choose(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+    graph = make_fx(choose)(torch.ones(3))
+    seen: list[object] = []
+
+    def watch(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen.append(operator)
+        return operator(*args, **kwargs)
+
+    with torch_compat.dispatch_mode(watch):
+        result = graph(torch.ones(3))
+    assert seen == [aten.ones.default, aten.sum.default, aten.gt.Scalar, aten.sin.default]
+    assert torch.equal(result, torch.ones(3).sin())
+
+
+def test_trees_are_mapped() -> None:
+    tree = {"a": [1, (2, None)], "b": 3}
+    assert torch_compat.tree_map(lambda leaf: (leaf or 0) * 10, tree) == {"a": [10, (20, 0)], "b": 30}
+
+
+def test_operators_are_recognised() -> None:
+    cond = torch.ops.higher_order.cond
+    assert torch_compat.is_op_overload(aten.add.Tensor)
+    assert torch_compat.is_higher_order_op(cond)
+    assert not torch_compat.is_higher_order_op(aten.add.Tensor)
+    for other in (cond, aten.add, aten, torch.add, len, None):
+        assert not torch_compat.is_op_overload(other)
+
+
+@pytest.mark.parametrize(
+    ("op", "mutable", "view"),
+    [
+        (aten.add.Tensor, False, False),
+        (aten.add_.Tensor, True, False),
+        (aten.add.out, True, False),
+        (aten.view.default, False, True),
+        (aten.split.Tensor, False, True),
+        (aten.reshape.default, False, True),
+        (aten.transpose_.default, True, False),
+        (aten.rand.default, False, False),
+    ],
+    ids=str,
+)
+def test_operators_that_write_or_alias_are_known(op: object, mutable: bool, view: bool) -> None:
+    assert torch_compat.op_is_mutable(op) is mutable
+    assert torch_compat.op_is_view(op) is view
+
+
+def test_the_tags_of_an_operator() -> None:
+    assert torch.Tag.pointwise in torch_compat.op_tags(aten.add.Tensor)
+    assert torch.Tag.nondeterministic_seeded in torch_compat.op_tags(aten.rand.default)
+    assert torch.Tag.nondeterministic_seeded not in torch_compat.op_tags(aten.add.Tensor)
+
+
+@pytest.mark.parametrize("ask", [torch_compat.op_tags, torch_compat.op_is_mutable, torch_compat.op_is_view])
+@pytest.mark.parametrize("other", [aten.add, torch.ops.higher_order.cond, len, None], ids=str)
+def test_what_is_no_overload_gets_no_answer(ask: Callable[[object], object], other: object) -> None:
+    with pytest.raises(TypeError, match="is not an operator overload"):
+        ask(other)
+
+
+def test_inductor_options_change_for_a_while() -> None:
+    options = importlib.import_module("torch._inductor.config")
+    before = (options.max_autotune, options.triton.cudagraphs)
+    with torch_compat.inductor_config_patch(**{"max_autotune": True, "triton.cudagraphs": True}):
+        assert (options.max_autotune, options.triton.cudagraphs) == (True, True)
+    assert (options.max_autotune, options.triton.cudagraphs) == before == (False, False)
+
+
+def test_an_unknown_inductor_option_is_an_error() -> None:
+    with (
+        pytest.raises(AttributeError, match="no_such_option"),
+        torch_compat.inductor_config_patch(no_such_option=1),
+    ):
+        pass
