@@ -1,0 +1,227 @@
+"""Random numbers: saving and restoring every generator, and playing the same numbers again.
+
+Two runs of a random model can be compared only if they drew the same numbers. `RngState` brings all
+generators back to one state. That is not enough for an fp64 reference, because `torch.rand` draws other
+numbers in fp64 than in fp32; so a `Tape` writes down what eager's random operators returned, and plays it to
+the reference run.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchsleuth import torch_compat
+
+
+@dataclass(frozen=True)
+class RngState:
+    """The state of Python's, numpy's and torch's generators at one moment."""
+
+    cpu: torch.Tensor
+    accelerators: tuple[torch.Tensor, ...]
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def capture(cls) -> RngState:
+        numpy = sys.modules.get("numpy")
+        return cls(
+            cpu=torch.get_rng_state(),
+            accelerators=tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else (),
+            python=random.getstate(),
+            numpy=numpy.random.get_state() if numpy is not None else None,
+        )
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.accelerators:
+            torch.cuda.set_rng_state_all(list(self.accelerators))
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+
+    def same_as(self, other: RngState) -> bool:
+        return (
+            torch.equal(self.cpu, other.cpu)
+            and len(self.accelerators) == len(other.accelerators)
+            and all(map(torch.equal, self.accelerators, other.accelerators))
+            and self.python == other.python
+            and _same_numpy(self.numpy, other.numpy)
+        )
+
+
+@contextmanager
+def preserved() -> Iterator[RngState]:
+    """Whatever happens inside, the generators are afterwards as they were before."""
+    state = RngState.capture()
+    try:
+        yield state
+    finally:
+        state.restore()
+
+
+def reseed(seed: int) -> None:
+    """Seed every generator. Call it inside `preserved()`."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def is_random(operator: Any) -> bool:
+    """Whether an operator draws from a generator (or may: attention does only with dropout)."""
+    return torch_compat.is_op_overload(operator) and (
+        torch.Tag.nondeterministic_seeded in torch_compat.op_tags(operator)
+    )
+
+
+def random_ops_in(model: Any) -> tuple[str, ...]:
+    """Names of the random operators in an FX graph and the graphs inside it; empty for anything else."""
+    if not isinstance(model, torch.fx.GraphModule):
+        return ()
+    names = []
+    for module in model.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            names += [str(node.target) for node in module.graph.nodes if _is_random_node(node)]
+    return tuple(names)
+
+
+_RANDOM_FUNCTIONS = frozenset(
+    "rand rand_like randn randn_like randint randint_like randperm bernoulli multinomial normal poisson dropout "
+    "alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d rrelu gumbel_softmax "
+    "fractional_max_pool2d fractional_max_pool3d native_dropout inductor_random inductor_seeds inductor_randint "
+    "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_".split()
+)
+
+
+def _is_random_node(node: torch.fx.Node) -> bool:
+    if node.op == "call_method":
+        return node.target in _RANDOM_FUNCTIONS
+    if node.op != "call_function":
+        return False
+    name = getattr(node.target, "__name__", "").partition(".")[0]
+    return is_random(node.target) or name in _RANDOM_FUNCTIONS
+
+
+class TapeMismatch(RuntimeError):
+    """A run asked for other random numbers than the tape holds: it took another way than the recording."""
+
+
+@dataclass
+class Tape:
+    """What the random operators of one run returned, in order."""
+
+    entries: list[tuple[str, Any]] = field(default_factory=list)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.entries)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        self.entries.clear()
+        with torch_compat.dispatch_mode(self._record):
+            yield
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """Random operators inside return what was recorded, widened to the dtype that is asked of them."""
+        remaining = list(reversed(self.entries))
+
+        def play(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if not is_random(operator):
+                return operator(*args, **kwargs)
+            expected = remaining[-1][0] if remaining else "nothing more"
+            if expected == str(operator):
+                return _replay(operator, remaining.pop()[1], args, kwargs)
+            if _draws_for_sure(operator):
+                raise TapeMismatch(f"the run asks for {operator} where the recording has {expected}")
+            return operator(*args, **kwargs)
+
+        with torch_compat.dispatch_mode(play):
+            yield
+
+    def _record(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not is_random(operator):
+            return operator(*args, **kwargs)
+        before = RngState.capture()
+        result = operator(*args, **kwargs)
+        if _draws_for_sure(operator) or not before.same_as(RngState.capture()):
+            kept = result[1] if _base_name(operator) == "native_dropout" else result
+            self.entries.append((str(operator), _copy(kept)))
+        return result
+
+
+def _replay(operator: Any, recorded: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = _base_name(operator)
+    if name == "native_dropout":
+        value, probability = args[0], args[1]
+        mask = recorded
+        scale = 0.0 if probability == 1 else 1.0 / (1.0 - probability)
+        return value * mask * scale if mask.dtype == torch.bool else value * mask, mask.clone()
+    if torch_compat.op_is_mutable(operator):
+        return _overwrite(operator, recorded, args, kwargs)
+    if isinstance(recorded, torch.Tensor) and (_draws_only(name) or not _is_float(recorded)):
+        return widen(recorded.clone())
+    # The numbers are mixed with data (attention with dropout, rrelu): only the state of the generator can be shared.
+    return operator(*args, **kwargs)
+
+
+def _overwrite(operator: Any, recorded: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """In-place and `out=` operators: what they wrote is written again."""
+    target = kwargs.get("out", args[0] if args else None)
+    if not isinstance(target, torch.Tensor) or not isinstance(recorded, torch.Tensor):
+        return operator(*args, **kwargs)
+    return target.copy_(recorded)
+
+
+def _draws_for_sure(operator: Any) -> bool:
+    """Attention and its like are marked random, but draw only if they are told to drop something."""
+    return torch_compat.op_is_mutable(operator) or _draws_only(_base_name(operator))
+
+
+def _draws_only(name: str) -> bool:
+    """Whether the result depends on no tensor's values, only on shapes and plain numbers."""
+    return name in (
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "normal",
+        "bernoulli",
+        "multinomial",
+        "poisson",
+    ) or (name.endswith("_like"))
+
+
+def widen(value: torch.Tensor) -> torch.Tensor:
+    """Floating point to fp64, complex to complex128, anything else as it is."""
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.to(torch.float64) if value.is_floating_point() else value
+
+
+def _base_name(operator: Any) -> str:
+    return str(getattr(operator, "__name__", operator)).partition(".")[0]
+
+
+def _is_float(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _copy(value: Any) -> Any:
+    return torch_compat.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+def _same_numpy(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in zip(one, other, strict=True))

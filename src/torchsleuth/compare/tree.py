@@ -1,0 +1,202 @@
+"""Walking two results (and a reference) side by side: containers are opened here, leaves come out.
+
+What counts as a container is decided in one place, `children`: sequences, mappings, dataclasses, modules'
+parameter lists, distributions and other plain objects. Each child has a path that is a Python expression on
+the result, so that a user can paste it.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from torchsleuth.outcome import Symptom
+
+
+class Absent:
+    """The type of `ABSENT`: there is no reference for this part (None would be a value)."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = Absent()
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Two leaves that stand at the same place, with the reference's leaf or ABSENT."""
+
+    path: str
+    ref: Any
+    res: Any
+    fp64: Any
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Two parts whose structure already differs, so that there are no leaves to compare."""
+
+    path: str
+    symptom: Symptom
+    ref: Any
+    res: Any
+    message: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A container, opened: what kind of container, and its children by path suffix."""
+
+    kind: str
+    children: Mapping[str, Any]
+
+
+_ATOMS = (
+    str, bytes, bytearray, bool, int, float, complex, type(None), type, range, slice, Enum, FunctionType, ModuleType,
+    torch.Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
+)  # fmt: skip
+_SEQUENCES = (list, tuple, collections.deque, torch.nn.ParameterList)
+
+
+def open_container(value: Any) -> Opened | None:
+    """The children of `value`, or None when it is a leaf."""
+    if isinstance(value, _ATOMS) or _is_numpy(value):
+        return None
+    if isinstance(value, _SEQUENCES):
+        return Opened("sequence", {f"[{i}]": child for i, child in enumerate(value)})
+    if isinstance(value, (Mapping, torch.nn.ParameterDict)):
+        return Opened("mapping", {f"[{key!r}]": child for key, child in value.items()})
+    if dataclasses.is_dataclass(value):
+        return Opened(
+            type(value).__qualname__,
+            {f".{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)},
+        )
+    if not callable(value) and _has_no_equality(value):
+        attributes = _attributes(value)
+        if attributes is not None:
+            return Opened(type(value).__qualname__, attributes)
+    return None
+
+
+def walk(ref: Any, res: Any, fp64: Any = ABSENT, path: str = "") -> Iterator[Leaves | Misfit]:
+    """Leaves and misfits of two results in the order a reader meets them, first to last.
+
+    `fp64` is opened alongside for as long as it has the same structure; where it has not, there is no
+    reference. An object met again inside itself is not opened twice.
+    """
+    yield from _walk(ref, res, fp64, path, frozenset())
+
+
+def _walk(ref: Any, res: Any, fp64: Any, path: str, inside: frozenset[tuple[int, int]]) -> Iterator[Leaves | Misfit]:
+    opened_ref, opened_res = open_container(ref), open_container(res)
+    if opened_ref is None and opened_res is None:
+        yield Leaves(path, ref, res, fp64)
+        return
+    if opened_ref is None or opened_res is None or opened_ref.kind != opened_res.kind:
+        names = (type(ref).__qualname__, type(res).__qualname__)
+        yield Misfit(path, Symptom.TYPE, *names, "One is not the kind of container the other is.")
+        return
+    here = (id(ref), id(res))
+    if here in inside:
+        return
+    missing = _key_misfit(opened_ref, opened_res, path)
+    if missing is not None:
+        yield missing
+        return
+    opened_fp64 = None if fp64 is ABSENT else open_container(fp64)
+    exact: Mapping[str, Any] = {}
+    if opened_fp64 is not None and opened_fp64.children.keys() == opened_ref.children.keys():
+        exact = opened_fp64.children
+    for step, child in opened_ref.children.items():
+        yield from _walk(child, opened_res.children[step], exact.get(step, ABSENT), path + step, inside | {here})
+
+
+def _key_misfit(ref: Opened, res: Opened, path: str) -> Misfit | None:
+    if ref.children.keys() == res.children.keys():
+        return None
+    if ref.kind == "sequence":
+        return Misfit(path, Symptom.STRUCTURE, len(ref.children), len(res.children), "The lengths differ.")
+    lost = [key for key in ref.children if key not in res.children]
+    gained = [key for key in res.children if key not in ref.children]
+    told = [f"missing: {', '.join(lost)}"] if lost else []
+    told += [f"not expected: {', '.join(gained)}"] if gained else []
+    return Misfit(path, Symptom.STRUCTURE, list(ref.children), list(res.children), f"Keys {'; '.join(told)}.")
+
+
+def map_tensors(fn: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """`value` rebuilt with `fn` applied to each tensor in its lists, tuples, dicts and dataclasses.
+
+    Anything else (and any container without a tensor) is passed through as it is, not copied.
+    """
+    if isinstance(value, torch.Tensor):
+        return fn(value)
+    if isinstance(value, torch.Size):
+        return value
+    if isinstance(value, (list, tuple, collections.deque)):
+        return _rebuild_sequence(value, [map_tensors(fn, child) for child in value])
+    if isinstance(value, dict):
+        children = {key: map_tensors(fn, child) for key, child in value.items()}
+        if all(children[key] is child for key, child in value.items()):
+            return value
+        if type(value) is dict:
+            return children
+        try:
+            return type(value)(children)
+        except TypeError:
+            return type(value)(**children)  # HF-style outputs and other mappings with named fields
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        mapped = {name: map_tensors(fn, child) for name, child in fields.items()}
+        if all(mapped[name] is child for name, child in fields.items()):
+            return value
+        return dataclasses.replace(value, **mapped)
+    return value
+
+
+def _rebuild_sequence(value: Any, children: list[Any]) -> Any:
+    if all(new is old for new, old in zip(children, value, strict=True)):
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*children)
+    if isinstance(value, collections.deque):
+        return collections.deque(children, value.maxlen)
+    return tuple(children) if isinstance(value, tuple) else children
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a result, in order."""
+    found: list[torch.Tensor] = []
+    for pair in walk(value, value):
+        if isinstance(pair, Leaves) and isinstance(pair.ref, torch.Tensor):
+            found.append(pair.ref)
+    return found
+
+
+def _has_no_equality(value: Any) -> bool:
+    """Whether a type leaves `==` as object has it, which compares identities."""
+    return bool(vars(object)["__eq__"] == getattr(type(value), "__eq__", None))
+
+
+def _is_numpy(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "numpy"
+
+
+def _attributes(value: Any) -> Mapping[str, Any] | None:
+    """The state of a plain object: its slots and its dictionary, or None when it can have neither."""
+    slots: list[str] = []
+    for kind in type(value).__mro__:
+        declared = getattr(kind, "__slots__", ())
+        slots += [declared] if isinstance(declared, str) else list(declared)
+    state = {name: getattr(value, name) for name in slots if not name.startswith("__") and hasattr(value, name)}
+    state.update(getattr(value, "__dict__", {}))
+    if not state and not hasattr(value, "__dict__"):
+        return None
+    return {f".{name}": child for name, child in state.items()}

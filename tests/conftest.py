@@ -1,0 +1,9 @@
+"""What every test shares."""
+
+from __future__ import annotations
+
+import os
+
+# Some virtual machines announce AMX and then do not execute it: bf16 matrix products of eager torch die there of
+# an illegal instruction. oneDNN reads this when it is first used, so it must be set before any test runs.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
