@@ -1,5 +1,75 @@
-"""torchsleuth: find out what torch.compile did to your program."""
+"""torchsleuth: find out what torch.compile did to your program.
+
+    from torchsleuth import judge
+
+    print(judge(model, torch.compile(model), [x]))
+
+Names are loaded when they are first used, because importing torch takes seconds.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchsleuth.compare import (
+        Comparison as Comparison,
+    )
+    from torchsleuth.compare import (
+        Judgement as Judgement,
+    )
+    from torchsleuth.compare import (
+        Tolerance as Tolerance,
+    )
+    from torchsleuth.compare import (
+        Verdict as Verdict,
+    )
+    from torchsleuth.compare import (
+        judge as judge,
+    )
+    from torchsleuth.compare import (
+        same as same,
+    )
+    from torchsleuth.compare import (
+        same_two_models as same_two_models,
+    )
+    from torchsleuth.errors import AccuracyError as AccuracyError
+    from torchsleuth.errors import SleuthError as SleuthError
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AccuracyError": "errors",
+    "Comparison": "compare",
+    "Judgement": "compare",
+    "SleuthError": "errors",
+    "Tolerance": "compare",
+    "Verdict": "compare",
+    "judge": "compare",
+    "same": "compare",
+    "same_two_models": "compare",
+}
+
+__all__ = [
+    "AccuracyError",
+    "Comparison",
+    "Judgement",
+    "SleuthError",
+    "Tolerance",
+    "Verdict",
+    "__version__",
+    "judge",
+    "same",
+    "same_two_models",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'torchsleuth' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"torchsleuth.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The command `sleuth`: parses arguments, calls the layers below, prints what `report` renders."""
