@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from torchsleuth import __version__
 from torchsleuth.cli import demo as demo_command
@@ -69,9 +70,9 @@ def main() -> NoReturn:
     try:
         app()
     except SleuthError as error:
-        err.print(f"[bold red]error:[/] {error.what}", highlight=False)
-        err.print(f"  [dim]cause:[/]  {error.cause}", highlight=False)
-        err.print(f"  [dim]remedy:[/] {error.remedy}", highlight=False)
+        err.print(Text.assemble(("error: ", "bold red"), error.what))
+        err.print(Text.assemble(("  cause:  ", "dim"), error.cause))
+        err.print(Text.assemble(("  remedy: ", "dim"), error.remedy))
         sys.exit(2)
     except Exception:  # noqa: BLE001 - the outermost frame: nobody else can say whose fault it is
         err.print(traceback.format_exc(), markup=False, highlight=False)

@@ -26,12 +26,12 @@ def render_findings(findings: Sequence[Finding], settings: Sequence[tuple[str, s
     examined.add_column(style="bold", no_wrap=True)
     examined.add_column(overflow="fold")
     for finding in findings:
-        examined.add_row(_mark(finding.ok), finding.subject, finding.told)
+        examined.add_row(_mark(finding.ok), Text(finding.subject), Text(finding.told))
     table = Table(title="settings", title_justify="left", box=None, pad_edge=False, header_style="dim")
     for heading in ("name", "value", "from"):
         table.add_column(heading, overflow="fold")
     for row in settings:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return Group(examined, "", table)
 
 

@@ -36,7 +36,7 @@ def render_judgement(judgement: Judgement, *, title: str = "judgement", rows: in
     if measured:
         parts += ["", _leaf_table(measured, rows)]
     parts += ["", *(Text(f"· {said}", style="dim") for said in judgement.evidence())]
-    return Panel(Group(*parts), title=title, border_style=colour, padding=(1, 2))
+    return Panel(Group(*parts), title=Text(title), border_style=colour, padding=(1, 2))
 
 
 def _leaf_table(leaves: list[LeafEvidence], rows: int) -> Table:
@@ -49,7 +49,7 @@ def _leaf_table(leaves: list[LeafEvidence], rows: int) -> Table:
     for leaf in ranked[:rows]:
         noise = leaf.noise
         table.add_row(
-            leaf.path,
+            Text(leaf.path),
             f"{leaf.numel:,}" if leaf.numel else "",
             f"{noise.eager_max:.2g}" if noise else "",
             f"{noise.result_max:.2g}" if noise else "",
