@@ -178,6 +178,8 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "is_mutable": lambda: torch_compat.op_is_mutable(aten.add.Tensor),
     "is_view": lambda: torch_compat.op_is_view(aten.add.Tensor),
     "tags": lambda: torch_compat.op_tags(aten.add.Tensor),
+    "arguments": lambda: torch_compat.op_arguments(aten.add.Tensor, (), {}),
+    "decomposition_table": lambda: torch_compat.decomposition(aten.gelu.default),
     "inductor_config_patch": lambda: torch_compat.inductor_config_patch(debug=True),
 }
 

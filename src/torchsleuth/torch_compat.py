@@ -15,7 +15,7 @@ To try out a torch that does not exist, give `TorchNames` another importer, as t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import reduce
@@ -87,10 +87,20 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             f"{_AN_OPERATOR}.is_view",
             "knowing which operators return a view of their input",
         ),
+        "arguments": PrivateName(
+            "torch",
+            f"{_AN_OPERATOR}._schema.arguments",
+            "knowing the arguments of an operator by name, and which of them it writes to",
+        ),
         "tags": PrivateName(
             "torch",
             f"{_AN_OPERATOR}.tags",
             "knowing which operators are random, pointwise or otherwise special",
+        ),
+        "decomposition_table": PrivateName(
+            "torch._decomp",
+            "decomposition_table",
+            "knowing how a fused operator is written out in simpler ones",
         ),
         "inductor_config_patch": PrivateName(
             "torch._inductor.config",
@@ -295,6 +305,28 @@ def op_is_mutable(op: object) -> bool:
     return bool(_overload(op)._schema.is_mutable)
 
 
+@dataclass(frozen=True)
+class Argument:
+    """An argument in a call of an operator: the name it has there, what was given, and whether it is written to."""
+
+    name: str
+    value: Any
+    written: bool
+
+
+def op_arguments(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argument]:
+    """The arguments that a call of an overload gives, in the operator's order. Those left to default are not there."""
+    resolve("arguments")
+    given = []
+    for position, argument in enumerate(_overload(op)._schema.arguments):
+        written = bool(argument.alias_info and argument.alias_info.is_write)
+        if position < len(args) and not argument.kwarg_only:
+            given.append(Argument(argument.name, args[position], written))
+        elif argument.name in kwargs:
+            given.append(Argument(argument.name, kwargs[argument.name], written))
+    return given
+
+
 def op_is_view(op: object) -> bool:
     """Whether what an overload returns may share memory with an input that it does not write to.
 
@@ -302,6 +334,12 @@ def op_is_view(op: object) -> bool:
     """
     resolve("is_view")
     return bool(_overload(op).is_view)
+
+
+def decomposition(op: object) -> Callable[..., Any] | None:
+    """The same computation as an overload's, written out in simpler operators; None where torch has no such text."""
+    table: Mapping[Any, Callable[..., Any]] = resolve("decomposition_table")
+    return table.get(_overload(op))
 
 
 def _overload(op: object) -> Any:

@@ -18,8 +18,9 @@ import torch
 from torchsleuth import torch_compat
 from torchsleuth.errors import NoReference
 
+from .clones import clone_inputs
 from .rng import widen
-from .tree import map_tensors
+from .tree import map_tensors, tensors_in
 
 _METHODS = {
     "float": "double",
@@ -35,6 +36,8 @@ _TYPE_NAMES = {
 }
 _KEEP = frozenset({"_enter_autocast", "wrap_with_autocast"})
 """Calls whose dtype is a policy, not a cast. Autocast leaves fp64 tensors alone, so it may stay."""
+_KNOWN_HOMES = frozenset({"torch", "_operator", "builtins", "math", "None"})
+"""Modules whose functions hide no casts (builtins of torch have none at all)."""
 _BITS = frozenset({"view_element_type", "view_as_bits"})
 _NARROW_ONLY = frozenset(
     {"_scaled_mm", "quantize_per_tensor", "quantize_per_channel", "_weight_int4pack_mm", "_scaled_grouped_mm"}
@@ -47,16 +50,20 @@ def cast_to_fp64(model: Any, inputs: Sequence[Any]) -> tuple[Callable[..., Any],
     Raises `NoReference`, with the reason, for a graph that cannot be widened. A program that is not a graph
     shows only when it runs whether it can be.
     """
-    wide_inputs = [map_tensors(_widen_input, value) for value in inputs]
+    if not all(map(_has_wide_form, {tensor.dtype for tensor in tensors_in(inputs)})):
+        raise _no_reference("an input is packed or quantised")
+    wide_inputs = clone_inputs(inputs, _widen_dtype)
     if isinstance(model, torch.nn.Module):
         wide = copy.deepcopy(model)
         for module in wide.modules():
-            _widen_tensors(module)
+            _widen_state(module)
+        for module in wide.modules():
+            _widen_attributes(module)
         graphs = [module for module in wide.modules() if isinstance(module, torch.fx.GraphModule)]
         for graph in graphs:
             _widen_graph(graph)
         model = wide
-    return DoublePrecision(model, is_graph=isinstance(model, torch.fx.GraphModule)), wide_inputs
+    return DoublePrecision(model, is_graph=_is_all_graph(model)), wide_inputs
 
 
 class DoublePrecision:
@@ -74,6 +81,9 @@ class DoublePrecision:
             torch.set_default_dtype(torch.float64)
             if not self.is_graph:
                 stack.enter_context(torch_compat.dispatch_mode(_call_widened))
+            if not isinstance(self.model, torch.nn.Module):
+                # What a function closes over is not widened, and autograd keeps arguments as they were given.
+                stack.enter_context(torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, widen))
             return self.model(*args, **kwargs)
 
     def named_parameters(self) -> Any:
@@ -103,6 +113,21 @@ def widen_call(
     return target, _widen_dtypes(args), _widen_dtypes(kwargs)
 
 
+def _is_all_graph(model: Any) -> bool:
+    """Whether every operator of `model` is a node that can be rewritten: no code of the user's is called."""
+    if not isinstance(model, torch.fx.GraphModule):
+        return False
+    for node in model.graph.nodes:
+        called = model.get_submodule(node.target) if node.op == "call_module" else node.target
+        home = type(called).__module__ if isinstance(called, torch.nn.Module) else getattr(called, "__module__", None)
+        if node.op == "call_module" and isinstance(called, torch.fx.GraphModule):
+            if not _is_all_graph(called):
+                return False
+        elif node.op in ("call_module", "call_function") and str(home).partition(".")[0] not in _KNOWN_HOMES:
+            return False
+    return True
+
+
 def _widen_graph(graph_module: torch.fx.GraphModule) -> None:
     for node in graph_module.graph.nodes:
         if node.op in ("call_function", "call_method"):
@@ -119,36 +144,42 @@ def _call_widened(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return operator(*args, **kwargs)
 
 
-def _widen_tensors(module: torch.nn.Module) -> None:
-    """A module's own parameters, buffers and plain tensor attributes, in place, ties kept."""
+def _widen_state(module: torch.nn.Module) -> None:
+    """A module's own parameters and buffers, in place, so that ties are kept."""
     with torch.no_grad():
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-            tensor.data = widen(tensor.data)
+            tensor.data = _widen(tensor.data)
         for parameter in module.parameters(recurse=False):
             parameter.grad = None
+
+
+def _widen_attributes(module: torch.nn.Module) -> None:
+    """A module's plain tensors, in lists and dicts too (its state comes first: that stays the same objects)."""
     for name, value in list(vars(module).items()):
-        if isinstance(value, torch.Tensor):
-            setattr(module, name, widen(value))
+        wide = map_tensors(_widen, value) if name != "meta" else value
+        if wide is not value:
+            setattr(module, name, wide)
 
 
-def _widen_input(value: torch.Tensor) -> torch.Tensor:
-    if value.is_quantized:
-        raise _no_reference("an input is quantised")
-    wide = widen(value.detach())
-    return (wide.clone() if wide is value or wide.data_ptr() == value.data_ptr() else wide).requires_grad_(
-        value.requires_grad
-    )
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_floating_point() and not _has_wide_form(tensor.dtype):
+        raise _no_reference(f"a parameter, buffer or constant is packed ({tensor.dtype})")
+    return widen(tensor)
 
 
 def _widen_leaf(value: Any) -> Any:
     return widen(value) if isinstance(value, torch.Tensor) else value
 
 
+def _widen_dtype(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_floating_point:
+        return torch.float64
+    return torch.complex128 if dtype.is_complex else dtype
+
+
 def _widen_dtypes(value: Any) -> Any:
     if isinstance(value, torch.dtype):
-        if value.is_floating_point:
-            return torch.float64
-        return torch.complex128 if value.is_complex else value
+        return _widen_dtype(value)
     if isinstance(value, str):
         return _TYPE_NAMES.get(value, value)
     if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):

@@ -18,8 +18,8 @@ from torchsleuth.errors import FakeTensorGiven
 from torchsleuth.outcome import Symptom
 
 from .comparison import Comparison, Tolerance, raw, rmse_multiplier
-from .numeric import Measure, measure, spoiled
-from .tree import ABSENT, Leaves
+from .numeric import Measure, measure, spoiled, unequal
+from .tree import ABSENT, Leaves, type_names
 
 EXACT = "exact equality"
 ALLCLOSE = "allclose"
@@ -79,7 +79,7 @@ class _Tensors:
         self.tolerance = tolerance
 
     def compare(self, ref: torch.Tensor, res: torch.Tensor, fp64: Any) -> Comparison:
-        if torch_compat.is_fake(ref) or torch_compat.is_fake(res):
+        if any(torch_compat.is_fake(side) for side in (ref, res, fp64)):
             raise FakeTensorGiven(
                 f"a fake tensor stands at {self.path or 'the result'}",
                 cause="fake tensors carry shapes and dtypes, no values",
@@ -163,7 +163,7 @@ class _Tensors:
             low_precision=res.dtype in _LOW_PRECISION, shape=tuple(ref.shape), tolerance=tolerance
         )
         numbers = {"ref_rmse": ref_rmse, "res_rmse": res_rmse, "multiplier": multiplier}
-        close = res_rmse <= multiplier * ref_rmse + tolerance.atol_or_default / 10
+        close = math.isfinite(res_rmse) and res_rmse <= multiplier * ref_rmse + tolerance.atol_or_default / 10
         nan_blames = found.nonfinite and (not tolerance.equal_nan or spoiled(ref, res, fp64))
         if close and not nan_blames:
             return self._agree(RMSE, found, **numbers)
@@ -173,28 +173,26 @@ class _Tensors:
         self, ref: torch.Tensor, res: torch.Tensor, locate: Callable[[tuple[int, ...]], tuple[int, ...]]
     ) -> Comparison:
         """Bools, integers and raw bits: equal or not."""
+        ref, res = _bits_as_numbers(ref), _bits_as_numbers(res)
         if ref.dtype == res.dtype:
-            raw_ref, raw_res = _as_signed(ref), _as_signed(res)
-        else:  # dtypes may differ (exact_dtype=False); fp64 would lose large integers
-            raw_ref, raw_res = ref.to(torch.int64), res.to(torch.int64)
-        if raw_ref.numel() == 0 or torch.equal(raw_ref, raw_res):
+            outside, first = unequal(_as_signed(ref), _as_signed(res))
+        else:  # dtypes may differ (exact_dtype=False)
+            outside, first = unequal(ref, res)
+        if first is None:
             return self._agree(EXACT, Measure(numel=ref.numel()))
-        unequal = raw_ref != raw_res
-        flat = int(unequal.reshape(-1).to(torch.uint8).argmax())
-        index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), ref.shape))
         return self._differ(
             Symptom.INTEGER,
-            ref[index].item(),
-            res[index].item(),
+            ref[first].item(),
+            res[first].item(),
             rule=EXACT,
-            index=locate(index),
-            outside=int(unequal.sum()),
+            index=locate(first) or None,
+            outside=outside,
             numel=ref.numel(),
         )
 
     def _sparse(self, ref: torch.Tensor, res: torch.Tensor, fp64: Any) -> Comparison:
         sides = [ref, res]
-        if isinstance(fp64, torch.Tensor) and fp64.layout == ref.layout and fp64.shape == ref.shape:
+        if is_floating(ref) and isinstance(fp64, torch.Tensor) and _is_reference(fp64, ref):
             sides.append(fp64)
         indices, (ref_values, res_values, *rest) = _align_sparse([_to_coo(side) for side in sides])
 
@@ -243,7 +241,7 @@ class _Tensors:
             ref[found.first].item(),
             res[found.first].item(),
             rule=rule,
-            index=locate(found.first) if ref.ndim else None,
+            index=locate(found.first) or None,
             outside=found.outside,
             numel=found.numel,
             max_abs=found.max_abs,
@@ -313,22 +311,27 @@ def _compare_objects(pair: Leaves, tolerance: Tolerance) -> Comparison:
         )  # fmt: skip
 
     if type(ref) is not type(res) and (tolerance.exact_dtype or not _both_numbers(ref, res)):
-        names = (raw(type(ref).__qualname__), raw(type(res).__qualname__))
-        return answer(False, Symptom.TYPE, ref=names[0], res=names[1])
+        expected, got = type_names(ref, res)
+        return answer(False, Symptom.TYPE, ref=raw(expected), res=raw(got))
     if _both_numbers(ref, res) and (is_floating(ref) or is_floating(res)):
         error, agree = _number_error(ref, res, pair.fp64, tolerance)
         symptom = Symptom.VALUE if math.isfinite(error) else Symptom.NAN
         return answer(agree, symptom, ALLCLOSE, max_abs=error if math.isfinite(error) else None)
-    symptom = Symptom.INTEGER if isinstance(ref, int) else Symptom.OBJECT
+    whole = isinstance(ref, int) or (_is_numpy_number(ref) and ref.dtype.kind in "biu")
+    symptom = Symptom.INTEGER if whole else Symptom.OBJECT
     return answer(_equal(ref, res), symptom)
 
 
 def _number_error(ref: Any, res: Any, fp64: Any, tolerance: Tolerance) -> tuple[float, bool]:
     """|ref - res| and whether that is within the tolerance (or within eager's own error against fp64)."""
+    ref, res, fp64 = (_unwrap_numpy(side) for side in (ref, res, fp64))  # numpy's own arithmetic overflows
     both_nan = ref != ref and res != res
     if ref == res or (both_nan and tolerance.equal_nan):
         return 0.0, True
-    error = float(abs(ref - res))
+    try:
+        error = float(abs(ref - res))
+    except OverflowError:  # an integer beyond any float
+        return math.inf, False
     if not math.isfinite(error):
         return math.inf, False
     if error <= tolerance.atol_or_default + tolerance.rtol_or_default * abs(ref):
@@ -352,13 +355,11 @@ def _compare_arrays(pair: Leaves, tolerance: Tolerance) -> Comparison:
             rule=EXACT,
             tolerance=tolerance,
         )
-    fp64 = (
-        torch.as_tensor(pair.fp64.copy()) if _is_numpy_array(pair.fp64) and pair.fp64.dtype.kind == "f" else pair.fp64
-    )
+    fp64 = _array_as_tensor(pair.fp64) if _is_numpy_array(pair.fp64) and pair.fp64.dtype.kind in "fc" else pair.fp64
     try:
-        sides = [torch.as_tensor(side.copy()) for side in (ref, res)]
+        sides = [_array_as_tensor(side) for side in (ref, res)]
     except TypeError:  # strings, objects, dates
-        agree = ref.shape == res.shape and bool((ref == res).all())
+        agree = _equal(ref, res) or (tolerance.equal_nan and _equal_but_for_nan(ref, res))
         symptom = Symptom.OBJECT if ref.shape == res.shape else Symptom.SHAPE
         return Comparison(
             agree, pair.path, None if agree else symptom, ref=ref, res=res, rule=EXACT, tolerance=tolerance
@@ -366,9 +367,29 @@ def _compare_arrays(pair: Leaves, tolerance: Tolerance) -> Comparison:
     return _Tensors(pair.path, tolerance).compare(sides[0], sides[1], fp64)
 
 
+def _array_as_tensor(array: Any) -> torch.Tensor:
+    """A numpy array as a tensor on the same memory; a copy only where torch cannot have that."""
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    plain = native.flags.c_contiguous and native.flags.writeable
+    return torch.as_tensor(native if plain else native.copy())
+
+
+def _equal_but_for_nan(ref: Any, res: Any) -> bool:
+    """Whether arrays torch does not know are equal where they equal themselves (NaN and NaT do not)."""
+    try:
+        return bool(ref.shape == res.shape and ((ref == res) | ((ref != ref) & (res != res))).all())
+    except Exception:  # noqa: BLE001 - as in _equal
+        return False
+
+
 def _equal(ref: Any, res: Any) -> bool:
     try:
-        return bool(ref is res or ref == res)
+        if ref is res:
+            return True
+        equal = ref == res
+        if type(equal).__module__ == "numpy":  # of arrays, which broadcast
+            return bool(ref.shape == res.shape and equal.all())
+        return bool(equal)
     except Exception:  # noqa: BLE001 - an equality that raises cannot vouch for the values
         return False
 
@@ -385,13 +406,15 @@ def _is_numpy_array(value: Any) -> bool:
 
 
 def _is_numpy_number(value: Any) -> bool:
-    return (
-        type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.ndim == 0 and value.dtype.kind in "iufc"
-    )
+    return _is_numpy_scalar(value) and value.dtype.kind in "iufc"
+
+
+def _is_numpy_scalar(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.ndim == 0
 
 
 def _unwrap_numpy(value: Any) -> Any:
-    return value.item() if _is_numpy_number(value) and not _is_numpy_array(value) else value
+    return value.item() if _is_numpy_scalar(value) and not _is_numpy_array(value) else value
 
 
 def _kind(tensor: torch.Tensor) -> str:
@@ -399,6 +422,8 @@ def _kind(tensor: torch.Tensor) -> str:
     words = [str(tensor.layout).removeprefix("torch.")]
     if tensor.is_nested:
         words.insert(0, "nested")
+    if tensor.layout == torch.sparse_coo:
+        words.append(f"with {tensor.dense_dim()} dense dimensions")
     if tensor.is_quantized:
         words.insert(0, f"quantised ({tensor.qscheme()})")
     if _inner_tensors(tensor) is not None:
@@ -423,18 +448,25 @@ def _is_reference(fp64: torch.Tensor, ref: torch.Tensor) -> bool:
 def _measurable(tensor: torch.Tensor) -> bool:
     """Whether the dtype converts to fp64 (packed sub-byte floats do not)."""
     try:
-        tensor.reshape(-1)[:1].to(torch.complex128 if tensor.is_complex() else torch.float64)
+        torch.empty(1, dtype=tensor.dtype).to(torch.complex128 if tensor.is_complex() else torch.float64)
     except (RuntimeError, NotImplementedError):
         return False
     return True
 
 
 _SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+
+
+def _bits_as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Bare bits (`torch.bits8`) and packed integers (`torch.uint4`) as unsigned ones; any other tensor as it is."""
+    numbers = (torch.bool, *_SIGNED.values(), *_UNSIGNED.values())
+    return tensor if tensor.dtype in numbers else tensor.view(_UNSIGNED[tensor.element_size()])
 
 
 def _as_signed(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bits as a signed integer: unsigned and bit dtypes lack most kernels."""
-    if tensor.dtype == torch.bool or tensor.dtype.is_signed:
+    """The same bits as a signed integer: unsigned dtypes lack most kernels."""
+    if tensor.dtype == torch.bool or tensor.dtype in _SIGNED.values():
         return tensor
     return tensor.view(_SIGNED[tensor.element_size()])
 
@@ -447,23 +479,34 @@ def _to_coo(tensor: torch.Tensor) -> torch.Tensor:
 def _align_sparse(sides: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The union of the sides' indices, and each side's values on it (zero where it has none).
 
-    Each side becomes a hybrid tensor with one more dense dimension in which only its own slot is filled;
-    their concatenation, coalesced, lines the values up without ever making a dense copy.
+    Values are only moved, never added up (torch's sum of a complex infinity and zero is NaN), and no dense copy
+    is made.
     """
     parts = [side.coalesce() for side in sides]
-    width = len(parts)
-    slots = []
-    for slot, part in enumerate(parts):
+    sizes = tuple(sides[0].shape[: sides[0].sparse_dim()])
+    flat = [_ravel(part.indices(), sizes) for part in parts]
+    union, places = torch.cat(flat).unique(return_inverse=True)
+    aligned = []
+    for part, place in zip(parts, places.split([len(each) for each in flat]), strict=True):
         values = part.values()
-        padded = values.new_zeros((*values.shape, width))
-        padded[..., slot] = values
-        slots.append(padded.to(sides[-1].dtype) if width > 2 else padded)
-    merged = torch.sparse_coo_tensor(
-        torch.cat([part.indices() for part in parts], dim=1),
-        torch.cat(slots),
-        size=(*parts[0].shape, width),
-        check_invariants=False,
-    ).coalesce()
-    values = merged.values()
-    aligned = [values[..., slot] for slot in range(width)]
-    return merged.indices(), [side.to(part.dtype) for side, part in zip(aligned, parts, strict=True)]
+        spread = values.new_zeros((len(union), *values.shape[1:]))
+        spread[place] = values
+        aligned.append(spread)
+    return _unravel(union, sizes), aligned
+
+
+def _ravel(indices: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """Row-major places of the indices, one per column."""
+    places = indices.new_zeros(indices.shape[1])
+    for size, row in zip(sizes, indices, strict=True):
+        places = places * size + row
+    return places
+
+
+def _unravel(places: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """The other way about."""
+    indices = places.new_zeros((len(sizes), len(places)))
+    for dim, size in reversed(list(enumerate(sizes))):
+        indices[dim] = places % size
+        places = places // size
+    return indices

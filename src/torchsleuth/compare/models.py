@@ -6,11 +6,12 @@ the other; what comes back is richer (`Results` has names where the peer has lis
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchsleuth import config
 from torchsleuth.errors import CannotReduce, NoReference
 
 from .agree import same
+from .clones import clone_inputs as clone_inputs
 from .comparison import Comparison, Tolerance, ToleranceOptions
 from .fp64 import cast_to_fp64
 from .rng import RngState, Tape, preserved
@@ -96,24 +98,18 @@ def requires_bwd_pass(output: Any) -> bool:
 def reduce_to_scalar_loss(output: Any) -> Any:
     """One number from a model's output: the mean of its elements, over nested outputs the mean of means.
 
-    Outputs with `.logits` give those, a distribution its mean. None, text and plain numbers inside a
-    container are passed over.
+    Outputs with `.logits` give those, a distribution its mean. None, text, plain numbers and containers without
+    a tensor are passed over.
     """
     if isinstance(output, torch.Tensor):
         return _mean(output)
-    logits = getattr(output, "logits", None)
-    if isinstance(logits, torch.Tensor) and not isinstance(output, torch.distributions.Distribution):
-        return _mean(logits)
     if isinstance(output, torch.distributions.Distribution) or type(output).__name__ == "SquashedNormal":
         return output.mean.sum()
-    children: list[Any] | None = None
-    if isinstance(output, (list, tuple)):
-        children = list(output)
-    elif isinstance(output, dict):
-        children = list(output.values())
-    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
-        children = [getattr(output, f.name) for f in dataclasses.fields(output)]
-    present = [child for child in children or () if not isinstance(child, _CONSTANTS)]
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, torch.Tensor):
+        return _mean(logits)
+    children = _children(output)
+    present = [child for child in children or () if not _is_constant(child)]
     if not present:
         raise CannotReduce(
             f"a {type(output).__qualname__} cannot be reduced to a scalar loss",
@@ -123,6 +119,22 @@ def reduce_to_scalar_loss(output: Any) -> Any:
             remedy="return tensors (in lists, tuples, dicts or dataclasses), or compare forward only",
         )
     return sum(reduce_to_scalar_loss(child) for child in present) / len(present)
+
+
+def _children(output: Any) -> list[Any] | None:
+    if isinstance(output, (list, tuple, collections.deque)):
+        return list(output)
+    if isinstance(output, Mapping):
+        return list(output.values())
+    if dataclasses.is_dataclass(output) and not isinstance(output, type):
+        return [getattr(output, f.name) for f in dataclasses.fields(output)]
+    return None
+
+
+def _is_constant(value: Any) -> bool:
+    """None, text, a plain number, or a container of nothing else."""
+    children = _children(value)
+    return isinstance(value, _CONSTANTS) if children is None else all(map(_is_constant, children))
 
 
 def same_two_models(
@@ -137,7 +149,8 @@ def same_two_models(
 ) -> Comparison:
     """Whether two models give the same results on the same inputs, from the same random state.
 
-    Gradients, buffers and written-to inputs count too, unless `only_fwd`. The tolerance and whether to make an
+    Gradients, buffers and written-to inputs count too, unless `only_fwd` (those of a function cannot be seen: then
+    the gradients of the inputs are what counts). The tolerance and whether to make an
     fp64 reference come from the settings unless given. A `compiled` that raises is another failure, not a
     divergence: it is logged, and the comparison is truthy with `raised` set. Neither the inputs nor the
     random state of the caller are changed.
@@ -164,6 +177,10 @@ def same_two_models(
             log.exception("while comparing results, the compiled model raised; that is another failure")
             said = f"The compiled model raised {type(error).__qualname__}, so there was nothing to compare."
             return Comparison(True, notes=(said,), raised=error, tolerance=tolerance)
+    if not only_fwd and isinstance(model, torch.nn.Module) != isinstance(compiled, torch.nn.Module):
+        ref, res = _without_state(ref), _without_state(res)
+        fp64_ref = fp64_ref and _without_state(fp64_ref)
+        notes.append("Only one of the two is a module: parameters, their gradients and buffers were not compared.")
     found = same(ref, res, fp64_ref, tolerance=tolerance)
     return dataclasses.replace(found, notes=(*found.notes, *notes))
 
@@ -191,77 +208,6 @@ def run_in_fp64(
         ) from error
 
 
-def clone_inputs(inputs: Sequence[Any]) -> list[Any]:
-    """Copies of the inputs as leaves: values, strides and `requires_grad` kept; what shared memory still does.
-
-    Tensors are copied inside lists, tuples, dicts and dataclasses too. Anything else is passed on as it is.
-    """
-    return list(_Cloner(tensors_in(inputs)).clone(list(inputs)))
-
-
-class _Cloner:
-    """Clones tensors; those that overlap themselves or share a storage are laid out on one copied storage."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self.clones: dict[int, torch.Tensor] = {}
-        self.storages: dict[int, torch.UntypedStorage] = {}
-        self.owners: dict[int, int] = {}
-        for tensor in {id(t): t for t in tensors}.values():
-            if _has_plain_storage(tensor):
-                key = tensor.untyped_storage().data_ptr()
-                self.owners[key] = self.owners.get(key, 0) + 1
-
-    def clone(self, value: Any) -> Any:
-        return map_tensors(self._clone_tensor, value)
-
-    def _clone_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self.clones:
-            copied = self._copy(tensor.detach())
-            if isinstance(tensor, torch.nn.Parameter):
-                copied = torch.nn.Parameter(copied, requires_grad=tensor.requires_grad)
-            elif tensor.requires_grad:
-                copied = copied.requires_grad_(True)
-            self.clones[id(tensor)] = copied
-        return self.clones[id(tensor)]
-
-    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not _has_plain_storage(tensor) or tensor.is_conj() or tensor.is_neg():
-            return tensor.clone()
-        storage = tensor.untyped_storage()
-        shared = self.owners.get(storage.data_ptr(), 0) > 1 or _overlaps_itself(tensor)
-        if not shared:
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(
-                tensor
-            )
-        if storage.data_ptr() not in self.storages:
-            self.storages[storage.data_ptr()] = storage.clone()
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return empty.set_(self.storages[storage.data_ptr()], tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def _has_plain_storage(tensor: torch.Tensor) -> bool:
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    return (
-        plain
-        and tensor.layout == torch.strided
-        and not tensor.is_quantized
-        and tensor.device.type != "meta"
-        and tensor.numel() > 0
-    )
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share memory (an expanded tensor, a sliding window)."""
-    reach = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride < reach:
-            return True
-        reach = stride * (size - 1) + reach
-    return False
-
-
 def _run_recorded(
     model: Callable[..., Any], inputs: Sequence[Any], only_fwd: bool, start: RngState
 ) -> tuple[Any, Tape | None]:
@@ -280,10 +226,21 @@ def _mean(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_nested:
         parts = tensor.unbind()
         return sum((_mean(part) for part in parts), torch.zeros((), device=tensor.device)) / max(1, len(parts))
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        tensor = tensor.float()  # neither eight-bit floats nor complex halves can be summed
+    if tensor.dtype == torch.complex32:
+        tensor = tensor.to(torch.complex64)
     total = torch.sparse.sum(tensor) if tensor.is_sparse else tensor.sum()
-    return total / max(1, math.prod(tensor.shape))
+    numel = math.prod(tensor.shape)
+    if tensor.is_complex():  # the real and the imaginary parts, as so many numbers more
+        total, numel = total.real + total.imag, 2 * numel
+    return total / max(1, numel)
+
+
+def _without_state(results: Results) -> Results:
+    return dataclasses.replace(results, grads={}, params={}, buffers={})
 
 
 def _named(model: Any, method: str) -> dict[str, torch.Tensor]:

@@ -124,16 +124,41 @@ def measure(a: torch.Tensor, b: torch.Tensor, *, rtol: float, atol: float, equal
 
 
 def spoiled(ref: torch.Tensor, res: torch.Tensor, fp64: torch.Tensor) -> int:
-    """Elements where `res` is non-finite while both others are finite, or the other way about.
+    """Elements where `res` is finite, NaN, or an infinity, and neither of the others is the same of these.
 
     Eager itself may overflow where the result does not, or the reverse: that is no loss as long as one of
     them shows the same. What neither shows is.
     """
     count = 0
+    wide = torch.complex128 if ref.is_complex() else torch.float64
     for box in chunks(tuple(ref.shape), CHUNK):
-        ours, eager, exact = (tensor.detach()[box].isfinite() for tensor in (res, ref, fp64))
-        count += int((ours != eager).logical_and_(ours != exact.to(ours.device)).sum())
+        ours, eager, exact = (tensor.detach()[box].to(res.device, wide) for tensor in (res, ref, fp64))
+        count += int((~_alike(ours, eager) & ~_alike(ours, exact)).sum())
     return count
+
+
+def _alike(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Where both are finite, both NaN, or both the same infinity."""
+    return (x.isfinite() & y.isfinite()) | (x.isnan() & y.isnan()) | (x == y)
+
+
+def unequal(a: torch.Tensor, b: torch.Tensor) -> tuple[int, tuple[int, ...] | None]:
+    """How many elements of two integer or bool tensors differ as numbers, and the index of the first."""
+    # Of unsigned integers only 64-bit ones do not fit int64; no negative number of the other side equals them.
+    one_is_huge = (a.dtype == torch.uint64) != (b.dtype == torch.uint64)
+    count, first = 0, None
+    for box in chunks(tuple(a.shape), CHUNK):
+        x, y = a[box], b[box]
+        if a.dtype != b.dtype:
+            x, y = x.to(torch.int64), y.to(torch.int64)
+        bad = x != y
+        if one_is_huge:
+            bad |= (x < 0) | (y < 0)
+        here = int(bad.sum())
+        if here and first is None:
+            first = global_index(int(bad.reshape(-1).to(torch.uint8).argmax()), box)
+        count += here
+    return count, first
 
 
 def _bitwise_same(a: torch.Tensor, b: torch.Tensor) -> bool:

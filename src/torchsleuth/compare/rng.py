@@ -115,15 +115,24 @@ class TapeMismatch(RuntimeError):
     """A run asked for other random numbers than the tape holds: it took another way than the recording."""
 
 
+@dataclass(frozen=True)
+class Draw:
+    """One call of a random operator: its name, what it returned, and the state of the generators before it."""
+
+    operator: str
+    value: Any
+    before: RngState
+
+
 @dataclass
 class Tape:
-    """What the random operators of one run returned, in order."""
+    """The calls of random operators in one run, in order."""
 
-    entries: list[tuple[str, Any]] = field(default_factory=list)
+    entries: list[Draw] = field(default_factory=list)
 
     @property
     def operators(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.entries)
+        return tuple(draw.operator for draw in self.entries)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -133,21 +142,26 @@ class Tape:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """Random operators inside return what was recorded, widened to the dtype that is asked of them."""
+        """Random operators inside return what was recorded, in the dtype that is asked of them.
+
+        Raises `TapeMismatch` when they are others than were recorded, more, fewer, or of other shapes.
+        """
         remaining = list(reversed(self.entries))
 
         def play(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not is_random(operator):
                 return operator(*args, **kwargs)
-            expected = remaining[-1][0] if remaining else "nothing more"
+            expected = remaining[-1].operator if remaining else "nothing more"
             if expected == str(operator):
-                return _replay(operator, remaining.pop()[1], args, kwargs)
+                return _replay(operator, remaining.pop(), args, kwargs)
             if _draws_for_sure(operator):
                 raise TapeMismatch(f"the run asks for {operator} where the recording has {expected}")
             return operator(*args, **kwargs)
 
         with torch_compat.dispatch_mode(play):
             yield
+        if remaining:
+            raise TapeMismatch(f"the run ends where the recording has {remaining[-1].operator}")
 
     def _record(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not is_random(operator):
@@ -156,31 +170,32 @@ class Tape:
         result = operator(*args, **kwargs)
         if _draws_for_sure(operator) or not before.same_as(RngState.capture()):
             kept = result[1] if _base_name(operator) == "native_dropout" else result
-            self.entries.append((str(operator), _copy(kept)))
+            self.entries.append(Draw(str(operator), _copy(kept), before))
         return result
 
 
-def _replay(operator: Any, recorded: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _replay(operator: Any, draw: Draw, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = _base_name(operator)
     if name == "native_dropout":
         value, probability = args[0], args[1]
-        mask = recorded
+        mask = draw.value
+        _check_shape(operator, mask, value)
         scale = 0.0 if probability == 1 else 1.0 / (1.0 - probability)
         return value * mask * scale if mask.dtype == torch.bool else value * mask, mask.clone()
-    if torch_compat.op_is_mutable(operator):
-        return _overwrite(operator, recorded, args, kwargs)
-    if isinstance(recorded, torch.Tensor) and (_draws_only(name) or not _is_float(recorded)):
-        return widen(recorded.clone())
-    # The numbers are mixed with data (attention with dropout, rrelu): only the state of the generator can be shared.
-    return operator(*args, **kwargs)
+    draw.before.restore()
+    asked = operator(*args, **kwargs)
+    if not _draws_only(name):
+        # The numbers are mixed with data (gamma, rrelu): the same state of the generator is all that can be shared.
+        return asked
+    _check_shape(operator, draw.value, asked)
+    # In-place and `out=` operators return what they wrote to, so this writes the recorded numbers there.
+    return asked.copy_(draw.value)
 
 
-def _overwrite(operator: Any, recorded: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """In-place and `out=` operators: what they wrote is written again."""
-    target = kwargs.get("out", args[0] if args else None)
-    if not isinstance(target, torch.Tensor) or not isinstance(recorded, torch.Tensor):
-        return operator(*args, **kwargs)
-    return target.copy_(recorded)
+def _check_shape(operator: Any, recorded: torch.Tensor, asked: torch.Tensor) -> None:
+    if recorded.shape != asked.shape:
+        shapes = f"{tuple(asked.shape)} where the recording has {tuple(recorded.shape)}"
+        raise TapeMismatch(f"the run asks {operator} for the shape {shapes}")
 
 
 def _draws_for_sure(operator: Any) -> bool:
@@ -188,18 +203,15 @@ def _draws_for_sure(operator: Any) -> bool:
     return torch_compat.op_is_mutable(operator) or _draws_only(_base_name(operator))
 
 
+_DRAWS = frozenset(
+    "rand randn randint randperm normal bernoulli multinomial poisson binomial rand_like randn_like randint_like "
+    "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_".split()
+)
+
+
 def _draws_only(name: str) -> bool:
-    """Whether the result depends on no tensor's values, only on shapes and plain numbers."""
-    return name in (
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "normal",
-        "bernoulli",
-        "multinomial",
-        "poisson",
-    ) or (name.endswith("_like"))
+    """Whether what is returned is nothing but random numbers, through which no gradient flows."""
+    return name in _DRAWS
 
 
 def widen(value: torch.Tensor) -> torch.Tensor:
@@ -211,10 +223,6 @@ def widen(value: torch.Tensor) -> torch.Tensor:
 
 def _base_name(operator: Any) -> str:
     return str(getattr(operator, "__name__", operator)).partition(".")[0]
-
-
-def _is_float(value: torch.Tensor) -> bool:
-    return value.is_floating_point() or value.is_complex()
 
 
 def _copy(value: Any) -> Any:

@@ -8,14 +8,16 @@ the result, so that a user can paste it.
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributions import Distribution
 
 from torchsleuth.outcome import Symptom
 
@@ -73,13 +75,11 @@ def open_container(value: Any) -> Opened | None:
     if isinstance(value, _SEQUENCES):
         return Opened("sequence", {f"[{i}]": child for i, child in enumerate(value)})
     if isinstance(value, (Mapping, torch.nn.ParameterDict)):
-        return Opened("mapping", {f"[{key!r}]": child for key, child in value.items()})
+        return Opened("mapping", _by_key(value))
     if dataclasses.is_dataclass(value):
-        return Opened(
-            type(value).__qualname__,
-            {f".{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)},
-        )
-    if not callable(value) and _has_no_equality(value):
+        names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        return Opened(type(value).__qualname__, {f".{name}": getattr(value, name) for name in names})
+    if isinstance(value, SimpleNamespace) or (not callable(value) and _has_no_equality(value)):
         attributes = _attributes(value)
         if attributes is not None:
             return Opened(type(value).__qualname__, attributes)
@@ -101,22 +101,53 @@ def _walk(ref: Any, res: Any, fp64: Any, path: str, inside: frozenset[tuple[int,
         yield Leaves(path, ref, res, fp64)
         return
     if opened_ref is None or opened_res is None or opened_ref.kind != opened_res.kind:
-        names = (type(ref).__qualname__, type(res).__qualname__)
-        yield Misfit(path, Symptom.TYPE, *names, "One is not the kind of container the other is.")
+        yield Misfit(path, Symptom.TYPE, *type_names(ref, res), "One is not the kind of container the other is.")
         return
     here = (id(ref), id(res))
     if here in inside:
         return
+    opened_fp64 = None if fp64 is ABSENT else open_container(fp64)
+    if isinstance(ref, Distribution):
+        steps = {**opened_ref.children, **opened_res.children}
+        opened_ref, opened_res = _complete(ref, opened_ref, steps), _complete(res, opened_res, steps)
+        opened_fp64 = None if opened_fp64 is None else _complete(fp64, opened_fp64, steps)
     missing = _key_misfit(opened_ref, opened_res, path)
     if missing is not None:
         yield missing
         return
-    opened_fp64 = None if fp64 is ABSENT else open_container(fp64)
     exact: Mapping[str, Any] = {}
     if opened_fp64 is not None and opened_fp64.children.keys() == opened_ref.children.keys():
         exact = opened_fp64.children
     for step, child in opened_ref.children.items():
         yield from _walk(child, opened_res.children[step], exact.get(step, ABSENT), path + step, inside | {here})
+
+
+def type_names(ref: Any, res: Any) -> tuple[str, str]:
+    """The names of two types, with their modules where the names alone do not tell them apart."""
+    kinds = (type(ref), type(res))
+    if kinds[0].__qualname__ != kinds[1].__qualname__:
+        return kinds[0].__qualname__, kinds[1].__qualname__
+    expected, got = (f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+    return expected, got
+
+
+def _by_key(value: Any) -> dict[str, Any]:
+    """The values of a mapping by path. Keys that print alike are numbered: none may stand for another."""
+    children: dict[str, Any] = {}
+    for key, child in value.items():
+        step, again = f"[{key!r}]", 2
+        while step in children:
+            step, again = f"[{key!r} #{again}]", again + 1
+        children[step] = child
+    return children
+
+
+def _complete(distribution: Any, opened: Opened, steps: Iterable[str]) -> Opened:
+    """A distribution with what it computes when first asked, where the other one was asked. Its own state stays."""
+    twin = copy.copy(distribution)
+    missing = {step: getattr(twin, step[1:], ABSENT) for step in steps if step not in opened.children}
+    found = {step: child for step, child in missing.items() if child is not ABSENT}
+    return Opened(opened.kind, {**opened.children, **found})
 
 
 def _key_misfit(ref: Opened, res: Opened, path: str) -> Misfit | None:
@@ -148,10 +179,10 @@ def map_tensors(fn: Callable[[torch.Tensor], Any], value: Any) -> Any:
             return value
         if type(value) is dict:
             return children
-        try:
-            return type(value)(children)
-        except TypeError:
-            return type(value)(**children)  # HF-style outputs and other mappings with named fields
+        rebuilt = copy.copy(value)  # constructors differ (defaultdict's, those of outputs with named fields)
+        for key, child in children.items():
+            rebuilt[key] = child
+        return rebuilt
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
         mapped = {name: map_tensors(fn, child) for name, child in fields.items()}
@@ -193,9 +224,11 @@ def _attributes(value: Any) -> Mapping[str, Any] | None:
     """The state of a plain object: its slots and its dictionary, or None when it can have neither."""
     slots: list[str] = []
     for kind in type(value).__mro__:
-        declared = getattr(kind, "__slots__", ())
-        slots += [declared] if isinstance(declared, str) else list(declared)
-    state = {name: getattr(value, name) for name in slots if not name.startswith("__") and hasattr(value, name)}
+        declared = vars(kind).get("__slots__", ())
+        names = [declared] if isinstance(declared, str) else list(declared)
+        private = f"_{kind.__name__.lstrip('_')}"  # what Python puts in front of a name like __this
+        slots += [private + name if name.startswith("__") else name for name in names if not name.endswith("__")]
+    state = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     state.update(getattr(value, "__dict__", {}))
     if not state and not hasattr(value, "__dict__"):
         return None
