@@ -633,9 +633,10 @@ def test_what_is_not_finite_must_be_so_on_both_sides(dtype: torch.dtype, ref: fl
 
 
 def test_a_nan_anywhere_in_a_leaf_is_what_the_leaf_shows() -> None:
-    """Covers: S34. The first element outside may be a finite one; the symptom is the graver."""
+    """Covers: S34. The first element outside may be a finite one; the NaN is the graver, and is the one shown."""
     found = differs(same(t(1.0, 2.0), t(1.5, nan)), "", Symptom.NAN)
-    assert (found.index, found.outside) == ((0,), 2)
+    assert (found.index, found.outside) == ((1,), 2)
+    assert math.isnan(found.res)
 
 
 def test_nan_on_both_sides_is_a_difference_on_request() -> None:

@@ -114,7 +114,7 @@ class Comparison:
     """Where, as a Python expression on the result: `['loss'][0].logits`; empty for the result itself."""
     symptom: Symptom | None = None
     index: tuple[int, ...] | None = None
-    """The first element that differs, where the leaf is a tensor."""
+    """The first element that differs (of a NaN or infinity: the first that shows it), where the leaf is a tensor."""
     ref: Any = None
     """The expected value: of that element, or of the leaf where it is no tensor (or the shape, dtype, …)."""
     res: Any = None

@@ -235,13 +235,14 @@ class _Tensors:
         locate: Callable[[tuple[int, ...]], tuple[int, ...]],
         **numbers: float,
     ) -> Comparison:
-        assert found.first is not None  # something is outside the bound
+        spot = found.first if found.first_nonfinite is None else found.first_nonfinite
+        assert spot is not None  # something is outside the bound
         return self._differ(
-            Symptom.NAN if found.first_is_nonfinite or found.nonfinite else Symptom.VALUE,
-            ref[found.first].item(),
-            res[found.first].item(),
+            Symptom.NAN if found.nonfinite else Symptom.VALUE,
+            ref[spot].item(),
+            res[spot].item(),
             rule=rule,
-            index=locate(found.first) or None,
+            index=locate(spot) or None,
             outside=found.outside,
             numel=found.numel,
             max_abs=found.max_abs,

@@ -29,13 +29,12 @@ class Measure:
     nonfinite: int = 0
     first: tuple[int, ...] | None = None
     """Index of the first element outside the tolerance, in row-major order."""
-    first_is_nonfinite: bool = False
+    first_nonfinite: tuple[int, ...] | None = None
+    """Index of the first of the `nonfinite` ones."""
     max_abs: float = 0.0
     max_rel: float = 0.0
     rmse: float = 0.0
     cosine: float | None = None
-    closeness: float = 0.0
-    """The largest error as a fraction of its bound (above 1: outside)."""
 
 
 @dataclass
@@ -88,8 +87,8 @@ def measure(a: torch.Tensor, b: torch.Tensor, *, rtol: float, atol: float, equal
     sums = _Sums()
     outside = nonfinite = 0
     first: tuple[int, ...] | None = None
-    first_is_nonfinite = False
-    max_abs = max_rel = closeness = 0.0
+    first_nonfinite: tuple[int, ...] | None = None
+    max_abs = max_rel = 0.0
     for box in chunks(shape, limit):
         x = _load(a_buffer, a[box])
         y = _load(b_buffer, b[box])
@@ -99,14 +98,12 @@ def measure(a: torch.Tensor, b: torch.Tensor, *, rtol: float, atol: float, equal
         if strange is not None:
             bad |= strange
             nonfinite += int(strange.sum())
+            first_nonfinite = _first(strange, box) if first_nonfinite is None else first_nonfinite
         max_abs = max(max_abs, float(error.max()))
         max_rel = max(max_rel, _largest_relative(error, scale))
-        closeness = max(closeness, _largest_ratio(error, bound))
         here = int(bad.sum())
         if here and first is None:
-            spot = int(bad.view(-1).to(torch.uint8).argmax())
-            first = global_index(spot, box)
-            first_is_nonfinite = strange is not None and bool(strange.view(-1)[spot])
+            first = _first(bad, box)
         outside += here
     norms = math.sqrt(sums.a_norm) * math.sqrt(sums.b_norm)
     return Measure(
@@ -114,12 +111,11 @@ def measure(a: torch.Tensor, b: torch.Tensor, *, rtol: float, atol: float, equal
         outside=outside,
         nonfinite=nonfinite,
         first=first,
-        first_is_nonfinite=first_is_nonfinite,
+        first_nonfinite=first_nonfinite,
         max_abs=max_abs,
         max_rel=max_rel,
         rmse=math.sqrt(sums.squares / sums.finite) if sums.finite else 0.0,
         cosine=_cosine(sums, norms),
-        closeness=math.inf if nonfinite else closeness,
     )
 
 
@@ -156,7 +152,7 @@ def unequal(a: torch.Tensor, b: torch.Tensor) -> tuple[int, tuple[int, ...] | No
             bad |= (x < 0) | (y < 0)
         here = int(bad.sum())
         if here and first is None:
-            first = global_index(int(bad.reshape(-1).to(torch.uint8).argmax()), box)
+            first = _first(bad, box)
         count += here
     return count, first
 
@@ -202,15 +198,6 @@ def _errors(
     return difference.abs(), x.abs(), strange
 
 
-def _largest_ratio(error: torch.Tensor, scale: torch.Tensor) -> float:
-    """max(error / scale), where 0 / 0 is 0."""
-    ratio = error / scale
-    largest = float(ratio.max())
-    if math.isnan(largest):
-        largest = float(ratio.nan_to_num(nan=0.0, posinf=math.inf).max())
-    return largest
-
-
 def _largest_relative(error: torch.Tensor, scale: torch.Tensor) -> float:
     """The largest relative error over the elements that have one (the expected value is not zero)."""
     largest = float((error / scale).max())
@@ -225,6 +212,12 @@ def _cosine(sums: _Sums, norms: float) -> float | None:
     if norms == 0.0:
         return 1.0 if sums.a_norm == sums.b_norm else 0.0
     return max(-1.0, min(1.0, sums.dot / norms))
+
+
+def _first(bad: torch.Tensor, box: Slices) -> tuple[int, ...] | None:
+    """Where the first of the elements is that are marked, if any is."""
+    spot = int(bad.reshape(-1).to(torch.uint8).argmax())
+    return global_index(spot, box) if bool(bad.reshape(-1)[spot]) else None
 
 
 def global_index(spot: int, box: Slices) -> tuple[int, ...]:
