@@ -761,3 +761,31 @@ def test_nan_that_eager_shows_too_is_no_difference() -> None:
     assert found
     assert not same_two_models(lambda x: x.sqrt(), lambda x: x.abs().sqrt(), [nowhere])
     assert math.isnan(same_two_models(lambda x: x.abs(), lambda x: x.sqrt(), [nowhere]).res)
+
+
+def test_the_setting_forward_only_leaves_gradients_out() -> None:
+    """Covers: S32"""
+    x = torch.ones(3, requires_grad=True)
+
+    def wrong_backward(x: torch.Tensor) -> torch.Tensor:
+        return x.detach() * 2 + (x - x.detach())
+
+    assert not same_two_models(lambda x: x * 2, wrong_backward, [x])
+    with config.patch(forward_only=True):
+        assert same_two_models(lambda x: x * 2, wrong_backward, [x])
+        assert not same_two_models(lambda x: x * 2, wrong_backward, [x], only_fwd=False)
+
+
+def test_other_random_numbers_are_mentioned() -> None:
+    """Covers: U10"""
+
+    def other_numbers(x: torch.Tensor) -> torch.Tensor:
+        torch.rand(1)
+        return torch.nn.functional.dropout(x)
+
+    found = same_two_models(torch.nn.functional.dropout, other_numbers, [torch.ones(100)])
+    assert not found
+    assert "drew random numbers differently" in str(found)
+    assert "random" not in str(
+        same_two_models(torch.nn.functional.dropout, torch.nn.functional.dropout, [torch.ones(9)])
+    )

@@ -1174,3 +1174,22 @@ def test_the_agreement_that_came_closest_to_its_bound_is_kept() -> None:
     assert found
     assert (found.path, found.leaves) == ("[1]", 3)
     assert collections.Counter(str(found).split())["compared."] == 1
+
+
+class Box:
+    """A class with an equality of its own that tensors break, as attrs and pydantic make them."""
+
+    def __init__(self, value: torch.Tensor, name: str) -> None:
+        self.value, self.name = value, name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Box) and (self.value, self.name) == (other.value, other.name)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_objects_around_tensors_are_opened_whatever_their_equality() -> None:
+    """Covers: S33"""
+    assert same(Box(t(1.0, 2.0), "a"), Box(t(1.0, 2.0), "a"))
+    assert differs(same(Box(t(1.0, 2.0), "a"), Box(t(1.0, 3.0), "a")), ".value", Symptom.VALUE).index == (1,)
+    differs(same(Box(t(1.0), "a"), Box(t(1.0), "b")), ".name", Symptom.OBJECT)

@@ -141,7 +141,7 @@ def same_two_models(
     model: Callable[..., Any],
     compiled: Callable[..., Any],
     inputs: Sequence[Any],
-    only_fwd: bool = False,
+    only_fwd: bool | None = None,
     *,
     require_fp64: bool = False,
     tolerance: Tolerance | None = None,
@@ -156,11 +156,13 @@ def same_two_models(
     random state of the caller are changed.
     """
     settings = config.current()
+    only_fwd = settings.forward_only if only_fwd is None else only_fwd
     if tolerance is None:
         tolerance = Tolerance(tol=settings.tolerance, ignore_non_fp=settings.ignore_non_fp)
     tolerance = tolerance.replace(**options)
     with preserved() as start:
         ref, tape = _run_recorded(model, inputs, only_fwd, start)
+        eager_end = RngState.capture()
         fp64_ref, notes = None, []
         if settings.fp64 or require_fp64:
             try:
@@ -177,6 +179,8 @@ def same_two_models(
             log.exception("while comparing results, the compiled model raised; that is another failure")
             said = f"The compiled model raised {type(error).__qualname__}, so there was nothing to compare."
             return Comparison(True, notes=(said,), raised=error, tolerance=tolerance)
+        if not eager_end.same_as(RngState.capture()):
+            notes.append("The two sides drew random numbers differently, which may be all there is to it: ask `judge`.")
     if not only_fwd and isinstance(model, torch.nn.Module) != isinstance(compiled, torch.nn.Module):
         ref, res = _without_state(ref), _without_state(res)
         fp64_ref = fp64_ref and _without_state(fp64_ref)

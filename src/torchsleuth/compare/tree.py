@@ -79,9 +79,9 @@ def open_container(value: Any) -> Opened | None:
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
         return Opened(type(value).__qualname__, {f".{name}": getattr(value, name) for name in names})
-    if isinstance(value, SimpleNamespace) or (not callable(value) and _has_no_equality(value)):
+    if not callable(value):
         attributes = _attributes(value)
-        if attributes is not None:
+        if attributes is not None and (_has_no_equality(value) or _holds_tensors(attributes)):
             return Opened(type(value).__qualname__, attributes)
     return None
 
@@ -212,8 +212,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _has_no_equality(value: Any) -> bool:
-    """Whether a type leaves `==` as object has it, which compares identities."""
-    return bool(vars(object)["__eq__"] == getattr(type(value), "__eq__", None))
+    """Whether a type leaves `==` as object has it, which compares identities (or only has attributes)."""
+    own = getattr(type(value), "__eq__", None)
+    return own in (vars(object)["__eq__"], SimpleNamespace.__eq__)
+
+
+def _holds_tensors(attributes: Mapping[str, Any]) -> bool:
+    """An equality that compares tensors raises, or answers with a tensor; so such objects are opened."""
+    return any(isinstance(child, torch.Tensor) for child in attributes.values())
 
 
 def _is_numpy(value: Any) -> bool:
