@@ -13,7 +13,7 @@ from torchsleuth.report.judgement import render_judgement
 NOISE = NoiseReport(
     worst=1234.5,
     unexplained=3,
-    tipping=0,
+    faint=0,
     nonfinite=0,
     index=(0, 1),
     eager_max=1e-7,
@@ -31,6 +31,15 @@ def shown(judgement: Judgement, width: int = 100) -> str:
     return capture.get()
 
 
+def test_the_table_fits_a_narrow_terminal() -> None:
+    leaf = LeafEvidence("grads['encoder.layers.11.attention.output.weight']", Verdict.BUG, "off", noise=NOISE)
+    told = shown(Judgement(Verdict.BUG, "off", leaves=(leaf,)), width=80)
+    assert "verdict" in told
+    assert "× noise" in told
+    assert "1.2e+03" in told
+    assert max(map(len, told.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_each_verdict_can_be_shown(verdict: Verdict) -> None:
     told = shown(Judgement(verdict, "because it is so"))
@@ -45,8 +54,7 @@ def test_a_bug_shows_the_leaf_its_numbers_and_the_evidence() -> None:
     )  # fmt: skip
     told = shown(Judgement(Verdict.BUG, "off", leaf=leaf, leaves=(leaf,), rng=RngEvidence()))
     assert "output['logits']" in told
-    assert "1,234" in told or "1,235" in told
-    assert "4,096" in told
+    assert "1.2e+03" in told
     assert "Worst at output['logits'][0, 1]: eager 1, compiled 1.5, fp64 1." in told
     assert "Neither side drew random numbers." in told
 
@@ -62,7 +70,7 @@ def test_wrong_leaves_come_first_and_the_rest_is_counted() -> None:
 
 def test_a_random_leaf_shows_its_probability() -> None:
     leaf = LeafEvidence("output", Verdict.BUG, "shifted", distribution=DistributionReport(0.003, "a shift", 0.01))
-    assert "random, p = 0.003" in shown(Judgement(Verdict.BUG, "shifted", leaves=(leaf,)))
+    assert "p = 0.003" in shown(Judgement(Verdict.BUG, "shifted", leaves=(leaf,)))
 
 
 def test_brackets_in_paths_and_reasons_are_not_taken_for_markup() -> None:

@@ -19,7 +19,10 @@ import torch
 SHUFFLES = 1999
 SIGNIFICANT = 0.005
 """After correction for the number of statistics; a finding must repeat on fresh runs to count."""
-_SAMPLED = 2048
+SAMPLED = 2048
+"""Elements of a large tensor that a sketch keeps."""
+_SUSPICIOUS = 64
+"""Elements kept besides because they differed most in a first look."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,56 @@ class DistributionReport:
         return self.p_value < SIGNIFICANT
 
 
-@dataclass(frozen=True)
+class Scout:
+    """Where two programs differ most, element by element: where to look closely on fresh runs.
+
+    What it finds is no evidence (of a million elements, some always differ), only a place to look for it.
+    """
+
+    def __init__(self) -> None:
+        self.counts = [0, 0]
+        self.sums: list[torch.Tensor | float] = [0.0, 0.0]
+        self.squares: list[torch.Tensor | float] = [0.0, 0.0]
+
+    def look(self, side: int, value: torch.Tensor) -> None:
+        """Take in a run of ours (0) or theirs (1)."""
+        flat = _flat(value).nan_to_num()
+        self.counts[side] += 1
+        self.sums[side] = self.sums[side] + flat
+        self.squares[side] = self.squares[side] + flat.square()
+
+    def suspicious(self) -> torch.Tensor:
+        """The elements whose means differ most for their spread, and those whose spreads do."""
+        means = [torch.as_tensor(total) / count for total, count in zip(self.sums, self.counts, strict=True)]
+        spreads = [
+            (torch.as_tensor(square) / count - mean.square()).clamp_min(0)
+            for square, count, mean in zip(self.squares, self.counts, means, strict=True)
+        ]
+        both = (spreads[0] + spreads[1]).clamp_min(1e-300)
+        shifted, spread = (means[0] - means[1]).square() / both, (spreads[0] - spreads[1]).abs() / both
+        many = min(_SUSPICIOUS, both.numel())
+        chosen: torch.Tensor = torch.cat([shifted.topk(many).indices, spread.topk(many).indices]).unique()
+        return chosen
+
+
 class Sketcher:
     """Reduces runs to sketches. `quiet` is how far rounding alone may move each element: that is no difference."""
 
-    quiet: torch.Tensor
+    def __init__(self, quiet: torch.Tensor, suspicious: torch.Tensor | None = None) -> None:
+        self.quiet = _flat(quiet)
+        numel = self.quiet.numel()
+        if numel <= SAMPLED:
+            self.places = torch.arange(numel)
+        else:
+            chosen = torch.randint(numel, (SAMPLED,), generator=torch.Generator().manual_seed(numel))
+            self.places = chosen if suspicious is None else torch.cat([chosen, suspicious.cpu()])
 
     def sketch(self, value: torch.Tensor) -> torch.Tensor:
         """Some elements (always the same ones) and summaries of all of them."""
         flat = _flat(value)
         finite = flat.isfinite()
         clean = torch.where(finite, flat, torch.zeros_like(flat))
-        hushed = clean.abs() <= _flat(self.quiet)
+        hushed = clean.abs() <= self.quiet
         summaries = [
             clean.mean(),
             clean.square().mean().sqrt(),
@@ -57,14 +98,14 @@ class Sketcher:
             hushed.to(torch.float64).mean(),
             (~finite).to(torch.float64).mean(),
         ]
-        return torch.cat([_sampled(clean), torch.stack(summaries)]).cpu()
+        return torch.cat([clean[self.places.to(clean.device)], torch.stack(summaries)]).cpu()
 
     def dead_zone(self) -> torch.Tensor:
         """For each number of a sketch, the differences that are none."""
-        quiet = _flat(self.quiet)
+        quiet = self.quiet
         loudest, mean, nothing = quiet.max(), quiet.mean(), quiet.new_zeros(())
         summaries = [mean, quiet.square().mean().sqrt(), mean, loudest, loudest, nothing, nothing]
-        return torch.cat([_sampled(quiet), torch.stack(summaries)]).cpu()
+        return torch.cat([quiet[self.places.to(quiet.device)], torch.stack(summaries)]).cpu()
 
 
 def compare_distributions(
@@ -86,7 +127,9 @@ def compare_distributions(
     division = _true_division(len(ours))
     shuffled = [division[torch.randperm(len(division), generator=generator)] for _ in range(SHUFFLES)]
     dead_zone = torch.maximum(dead_zone, 8 * unit * pooled.abs().amax(0))
-    statistics, scale_change = _statistics(pooled, torch.stack([division, *shuffled]), dead_zone, unit)
+    statistics, scale_change = _statistics(
+        _snapped(pooled, dead_zone), torch.stack([division, *shuffled]), dead_zone, unit
+    )
     p_values = {
         name: (1 + int((values[1:] >= values[0] * (1 - 1e-12)).sum())) / (1 + SHUFFLES)
         for name, values in statistics.items()
@@ -111,16 +154,24 @@ def _flat(value: torch.Tensor) -> torch.Tensor:
     return flat.to(torch.float64)
 
 
-def _sampled(flat: torch.Tensor) -> torch.Tensor:
-    if flat.numel() <= _SAMPLED:
-        return flat
-    chooser = torch.Generator().manual_seed(flat.numel())
-    return flat[torch.randint(flat.numel(), (_SAMPLED,), generator=chooser).to(flat.device)]
-
-
 def _true_division(count: int) -> torch.Tensor:
     """+1/n for our runs and -1/n for theirs, so that labels @ sketches is the difference of the means."""
     return torch.cat([torch.full((count,), 1 / count), torch.full((count,), -1 / count)]).to(torch.float64)
+
+
+def _snapped(pooled: torch.Tensor, dead_zone: torch.Tensor) -> torch.Tensor:
+    """Values of an element that are as good as equal, made equal (whichever side they came from).
+
+    A compiler rounds differently in each run alike. Were that left in, the smallest such difference would tell the
+    sides apart wherever an element takes few values, and breaks ties between shuffles.
+    """
+    ordered, order = pooled.sort(0)
+    snapped = torch.empty_like(ordered)
+    start = ordered[0]
+    for row, values in enumerate(ordered):
+        start = torch.where(values - start > dead_zone, values, start)
+        snapped[row] = start
+    return torch.empty_like(pooled).scatter_(0, order, snapped)
 
 
 def _statistics(
@@ -146,6 +197,7 @@ def _statistics(
         "a difference at single elements": beyond.abs().amax(1),
         "a change of spread": squares.mean(1).abs(),
         "changes of spread all over": squares.square().mean(1),
+        "a change of spread at single elements": squares.abs().amax(1),
         "values that the other side does not take": _neighbours(values, dead_zone, labels),
     }, scale_change
 

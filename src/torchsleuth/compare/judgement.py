@@ -11,7 +11,7 @@ from torchsleuth.outcome import Symptom
 
 from .comparison import Comparison
 from .distribution import DistributionReport
-from .noise import NoiseReport
+from .noise import FlipReport, NoiseReport
 
 
 class Verdict(str, Enum):
@@ -39,6 +39,7 @@ class LeafEvidence:
     compiled_value: Any = None
     fp64_value: Any = None
     noise: NoiseReport | None = None
+    flips: FlipReport | None = None
     distribution: DistributionReport | None = None
     numel: int = 0
 
@@ -48,6 +49,13 @@ class LeafEvidence:
         if self.noise is not None:
             return self.noise.worst
         return math.inf if self.verdict is Verdict.BUG else 0.0
+
+    @property
+    def unexplained(self) -> int:
+        """How many elements no run of eager explains so far."""
+        if self.noise is not None:
+            return self.noise.unexplained + self.noise.nonfinite
+        return self.flips.unexplained if self.flips is not None else 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,8 @@ class Judgement:
     compiled_spread: float = 0.0
     no_reference: str | None = None
     """Why there is no fp64 reference; None when there is one, or none was needed."""
+    not_perturbed: str | None = None
+    """Why the noise could not be measured, or not in each run; None when it was, or was not needed."""
     raised: BaseException | None = None
     runs: int = 0
     """Runs it took, both sides together."""
@@ -121,6 +131,8 @@ class Judgement:
             )
         if self.no_reference is not None:
             said.append(f"There is no fp64 reference: {self.no_reference}.")
+        if self.not_perturbed is not None:
+            said.append(f"Not every way of rounding could be tried: {self.not_perturbed}.")
         for who, spread in (("eager", self.eager_spread), ("compiled", self.compiled_spread)):
             if spread > 0:
                 said.append(f"Repeated runs of {who} from one random state differ by up to {spread:.3g}.")

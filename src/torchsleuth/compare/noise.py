@@ -1,9 +1,14 @@
 """Is one result within the noise of a program? Element by element, against the spread of its perturbed runs.
 
 The centre is the fp64 reference. The noise of an element is the largest distance from it that eager showed, in
-plain and in perturbed runs. A result is explained when it is at most `EXPLAINED` times as far out. Where a program
-decides on the edge of a comparison, an element may tip over in one run and no other; how often that happens
-is itself measured, by asking of each perturbed run what is asked of the result.
+plain and in perturbed runs, and at least what rounding to the dtype may do. A result is explained when it is at
+most `EXPLAINED` times as far out. An element on the edge of a comparison may tip over in one run and not in
+another; perturbed runs are shaken hard enough to tip it as well, so that its jump is part of *its* noise,
+and no excuse for any other element.
+
+A small element among large ones may be off by many times its own noise, and still by no more than one rounding of
+its neighbours: so does a less accurate formula (Inductor's exp(x) - 1 for expm1), and so does a fault in small values
+only. Such an element is not explained, but it is not blatant either.
 
 Nothing here depends on the number of elements, so shrinking a tensor does not change the answer by itself.
 """
@@ -11,21 +16,20 @@ Nothing here depends on the number of elements, so shrinking a tensor does not c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from .numeric import chunks, global_index
+from .rounding import UNITS
 
-EXPLAINED = 8.0
+EXPLAINED = 3.0
 """Up to this many times eager's noise is noise."""
-BLATANT = 32.0
+BLATANT = 6.0
 """From this many times on it is no noise. In between: measured again, and then said to be unknown."""
-TIPPING = 4
-"""A result may tip over this many times more elements than the worst perturbed run."""
-_BOX = 1 << 22
-"""Elements weighed at a time."""
+_BOX = 1 << 16
+"""Elements weighed at a time: few enough to stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,11 @@ class NoiseReport:
     """How a result stands to the noise of its program."""
 
     worst: float
-    """The largest distance from the centre, in units of that element's noise."""
+    """The largest distance from the centre, in units of that element's noise (of the elements that count most)."""
     unexplained: int
-    tipping: int
-    """The most elements that any perturbed run left unexplained by the others."""
+    """Elements that are further out than the noise explains."""
+    faint: int
+    """Those of them that are off by less than the grain: one rounding of a typical element of the tensor."""
     nonfinite: int
     """Elements that are NaN or infinite (or are not) without any run of eager to excuse it."""
     index: tuple[int, ...] | None
@@ -48,11 +53,11 @@ class NoiseReport:
 
     @property
     def explained(self) -> bool:
-        return not self.nonfinite and self.unexplained <= TIPPING * self.tipping
+        return not self.nonfinite and not self.unexplained
 
     @property
     def blatant(self) -> bool:
-        return not self.explained and (self.nonfinite > 0 or self.worst > BLATANT)
+        return self.nonfinite > 0 or (self.worst > BLATANT and self.faint < self.unexplained)
 
 
 def weigh(
@@ -66,30 +71,28 @@ def weigh(
 
     All of one shape. `centre` is the fp64 reference, or eager's first run where there is none.
     """
-    tally = _Tally(plain=len(eager), runs=len(eager) + len(perturbed), results=len(results))
+    tally = _Tally(len(results), _grain(centre, dtype))
     for box in chunks(tuple(centre.shape), _BOX):
-        tally.add(box, centre[box], [run[box] for run in (*eager, *perturbed)], [one[box] for one in results], dtype)
+        tally.add(
+            box,
+            _centre(centre[box], dtype),
+            [_wide(run[box]) for run in eager],
+            [_wide(run[box]) for run in perturbed],
+            [_wide(one[box]) for one in results],
+            dtype,
+        )
     return tally.report()
-
-
-def noise_of(centre: torch.Tensor, runs: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-    """How far each element may be from the centre by rounding alone."""
-    centre = _centre(centre, dtype)
-    noise = _floor(centre, dtype)
-    for run in runs:
-        noise = torch.maximum(noise, _distance(_wide(run), centre))
-    return noise
 
 
 class _Tally:
     """What `weigh` carries from one box of elements to the next."""
 
-    def __init__(self, *, plain: int, runs: int, results: int) -> None:
-        self.plain = plain
-        self.alone = [0] * runs
+    def __init__(self, results: int, grain: float) -> None:
+        self.grain = grain
         self.unexplained = [0] * results
+        self.faint = [0] * results
         self.nonfinite = [0] * results
-        self.worst = 0.0
+        self.rank = self.worst = 0.0
         self.index: tuple[int, ...] | None = None
         self.eager, self.result, self.noise = _Errors(), _Errors(), _Errors()
 
@@ -97,55 +100,46 @@ class _Tally:
         self,
         box: tuple[slice, ...],
         centre: torch.Tensor,
-        runs: list[torch.Tensor],
+        eager: list[torch.Tensor],
+        perturbed: list[torch.Tensor],
         results: list[torch.Tensor],
         dtype: torch.dtype,
     ) -> None:
-        centre = _centre(centre, dtype)
-        runs = [_wide(run) for run in runs]
-        finite = torch.stack([run.isfinite() for run in runs])
-        excused, usual = ~finite.all(0), finite.any(0) | centre.isfinite()
-        floor = _floor(centre, dtype)
-        distances = torch.stack([_distance(run, centre) for run in runs])
-        noise = distances.amax(0)
+        plain = _farthest(eager, centre)
+        noise = torch.maximum(plain, _farthest(perturbed, centre))
+        self.eager.add(plain)
         self.noise.add(noise)
-        self.eager.add(distances[: self.plain].amax(0))
-        self._count_loners(distances, floor)
-        farthest = torch.zeros_like(noise)
+        self.result.add(_farthest(results, centre))
+        bound = torch.maximum(noise, _floor(centre, dtype))
         for number, result in enumerate(results):
-            result = _wide(result)
-            strange = torch.where(result.isfinite(), ~usual, ~excused)
             distance = _distance(result, centre)
-            farthest = torch.maximum(farthest, distance)
-            ratio = distance / (noise + floor)
+            ratio = distance / bound
+            faint = distance <= self.grain
             self.unexplained[number] += int((ratio > EXPLAINED).sum())
-            self.nonfinite[number] += int(strange.sum())
-            self._keep_worst(box, torch.where(strange, math.inf, ratio))
-        self.result.add(farthest)
+            self.faint[number] += int(((ratio > EXPLAINED) & faint).sum())
+            strange = _strange(result, [centre, *eager, *perturbed])
+            if strange is not None:
+                self.nonfinite[number] += int(strange.sum())
+                ratio = torch.where(strange, math.inf, ratio)
+                faint &= ~strange
+            self._keep_worst(box, ratio, faint)
 
-    def _count_loners(self, distances: torch.Tensor, floor: torch.Tensor) -> None:
-        """For each run, the elements that all the other runs together do not explain."""
-        if len(self.alone) < 2:
-            return
-        top = distances.topk(2, dim=0)
-        alone = top.values[0] > EXPLAINED * (top.values[1] + floor)
-        for run, count in enumerate(
-            torch.bincount(top.indices[0][alone].reshape(-1), minlength=len(self.alone)).tolist()
-        ):
-            self.alone[run] += count
-
-    def _keep_worst(self, box: tuple[slice, ...], ratio: torch.Tensor) -> None:
-        flat = ratio.reshape(-1)
-        spot = int(flat.argmax())
-        if self.index is None or float(flat[spot]) > self.worst:
-            self.worst = float(flat[spot])
+    def _keep_worst(self, box: tuple[slice, ...], ratio: torch.Tensor, faint: torch.Tensor) -> None:
+        """The largest ratio; faint elements count only where there are no others that are unexplained."""
+        rank = torch.where(faint, ratio.clamp_max(EXPLAINED), ratio).reshape(-1)
+        spot = int(rank.argmax())
+        if float(rank[spot]) <= EXPLAINED:
+            spot = int(ratio.reshape(-1).argmax())
+        found = (float(rank[spot]), float(ratio.reshape(-1)[spot]))
+        if self.index is None or found > (self.rank, self.worst):
+            self.rank, self.worst = found
             self.index = global_index(spot, box)
 
     def report(self) -> NoiseReport:
         return NoiseReport(
             worst=self.worst,
             unexplained=max(self.unexplained, default=0),
-            tipping=max(self.alone, default=0),
+            faint=max(self.faint, default=0),
             nonfinite=max(self.nonfinite, default=0),
             index=self.index,
             eager_max=self.eager.largest,
@@ -179,45 +173,87 @@ class FlipReport:
 
     differing: int
     unexplained: int
-    tipping: int
+    """Elements that differ and that no perturbed run of eager turns."""
     index: tuple[int, ...] | None
 
     @property
     def explained(self) -> bool:
-        return self.unexplained <= TIPPING * self.tipping
+        return not self.unexplained
 
 
 def weigh_integers(
     eager: Sequence[torch.Tensor], perturbed: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
 ) -> FlipReport:
-    """The same for values that are equal or not: what perturbed eager flips, a result may flip too."""
+    """The same for values that are equal or not: what perturbed eager flips, a result may flip too.
+
+    (The fp64 reference is one more way to round.)
+    """
     centre = eager[0]
-    flips = torch.stack([run != centre for run in (*eager, *perturbed)])
-    often = flips.sum(0)
-    tipping = max((int((flip & (often == 1)).sum()) for flip in flips), default=0)
-    differing, unexplained, index = 0, 0, None
+    steady = torch.ones(centre.shape, dtype=torch.bool, device=centre.device)
+    for run in (*eager, *perturbed):
+        steady &= run == centre
+    worst = FlipReport(0, 0, None)
     for result in results:
         wrong = result != centre
-        blamed = wrong & (often == 0)
-        if int(wrong.sum()) >= differing and bool(wrong.any()):
-            differing = int(wrong.sum())
-            chosen = blamed if bool(blamed.any()) else wrong
-            index = tuple(int(i) for i in torch.unravel_index(chosen.to(torch.uint8).argmax(), centre.shape))
-        unexplained = max(unexplained, int(blamed.sum()))
-    return FlipReport(differing, unexplained, tipping, index)
+        blamed = wrong & steady
+        found = (int(blamed.sum()), int(wrong.sum()))
+        if found > (worst.unexplained, worst.differing):
+            chosen = (blamed if found[0] else wrong).reshape(-1).to(torch.uint8).argmax()
+            index = tuple(int(i) for i in torch.unravel_index(chosen, centre.shape))
+            worst = FlipReport(differing=found[1], unexplained=found[0], index=index)
+    return worst
 
 
 def _floor(centre: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What rounding to `dtype` alone may do to an element, however well the program is conditioned."""
-    info = torch.finfo(dtype)
-    size = torch.where(centre.isfinite(), centre, torch.zeros_like(centre)).abs()
-    return size * (2 * info.eps) + 4 * info.smallest_normal * info.eps
+    """What rounding to `dtype` alone may do to an element, however well the program is conditioned.
+
+    Numbers too small to be normal may be flushed to zero; for fp16, whose range is short, that is not done.
+    """
+    info, fp32 = torch.finfo(dtype), torch.finfo(torch.float32)
+    return _sizes(centre) * _rounding(dtype) + max(min(info.tiny, fp32.tiny), info.tiny * info.eps)
+
+
+def _grain(centre: torch.Tensor, dtype: torch.dtype) -> float:
+    """What one rounding does to a typical element."""
+    return float(_sizes(_wide(centre)).square().mean().sqrt()) * _rounding(dtype) if centre.numel() else 0.0
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    eps = torch.finfo(dtype).eps
+    return (UNITS if eps <= torch.finfo(torch.float32).eps else 1.0) * eps
+
+
+def _sizes(centre: torch.Tensor) -> torch.Tensor:
+    return torch.where(centre.isfinite(), centre, torch.zeros_like(centre)).abs()
+
+
+def _farthest(runs: Sequence[torch.Tensor], centre: torch.Tensor) -> torch.Tensor:
+    """The largest distance of any run, for each element."""
+    farthest = torch.zeros(centre.shape, dtype=torch.float64, device=centre.device)
+    for run in runs:
+        farthest = torch.maximum(farthest, _distance(run, centre), out=farthest)
+    return farthest
 
 
 def _distance(run: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
     """|run - centre|; zero where either is not finite (that is counted apart)."""
-    both = run.isfinite() & centre.isfinite()
-    return torch.where(both, (run - centre).abs(), torch.zeros((), dtype=torch.float64, device=centre.device))
+    return (run - centre).abs().nan_to_num_(nan=0.0, posinf=0.0)
+
+
+def _strange(result: torch.Tensor, runs: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Where the result is NaN, infinite, or finite, and no other run is so; None where all is finite."""
+    everything = (result, *runs)
+    if all(bool(one.sum().isfinite()) for one in everything):
+        return None
+    strange = torch.zeros(result.shape, dtype=torch.bool, device=result.device)
+    for kind in (torch.isfinite, torch.isnan, *_infinities(result)):
+        known = torch.stack([kind(run) for run in runs]).any(0)
+        strange |= kind(result) & ~known
+    return strange
+
+
+def _infinities(like: torch.Tensor) -> tuple[Callable[[torch.Tensor], torch.Tensor], ...]:
+    return (torch.isinf,) if like.is_complex() else (torch.isposinf, torch.isneginf)
 
 
 def _centre(centre: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,21 +1,22 @@
 """A program under judgement: it can be run again and again, each time from the same state.
 
-Deep copies would do, but a compiled module that is copied is compiled anew. So the parameters and buffers a
-program can reach are saved once, and what a run changed is noted and put back.
+Deep copies would do, but a compiled module that is copied is compiled anew. So the state that a program can reach
+is noted once (`reach`), and what a run changed is taken down as part of its results and put back.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .models import Results, call, clone_inputs, requires_bwd_pass
-from .rng import RngState
+from .clones import clone_inputs
+from .models import Results, call, requires_bwd_pass
+from .reach import find_state
+from .rng import RngState, widen
 from .tree import map_tensors, tensors_in
 
 
@@ -40,9 +41,11 @@ class Subject:
         self.program = program
         self.inputs = list(inputs)
         self.backward = backward
-        self.slots = [slot for module in modules_of(program) for slot in _slots(module)]
+        self.slots, self.snapshots = find_state(program)
         self.saved = {slot.name: slot.tensor.detach().clone() for slot in self.slots}
         self.grads = [(slot.tensor, slot.tensor.grad) for slot in self.slots if slot.tensor.is_leaf]
+        self.strays: dict[str, torch.Tensor] = {}
+        """Leaves that got a gradient though nothing was known of them."""
 
     def __enter__(self) -> Subject:
         return self
@@ -51,31 +54,51 @@ class Subject:
         self.close()
 
     def close(self) -> None:
-        """Put back what running may have changed: parameters, buffers, gradients."""
+        """Put back what running may have changed: parameters, buffers, attributes, gradients."""
         self._take_changes()
         for tensor, grad in self.grads:
             tensor.grad = grad
 
+    def align(self, other: Subject) -> None:
+        """Make both subjects report the same state: one name for one tensor, and what only one of them reaches."""
+        names = {id(slot.tensor): slot.name for slot in other.slots}
+        for number, slot in enumerate(self.slots):
+            name = names.get(id(slot.tensor), slot.name)
+            if name != slot.name and name not in self.saved:
+                self.slots[number] = slot.named(name)
+                self.saved[name] = self.saved.pop(slot.name)
+        for one, two in ((self, other), (other, self)):
+            for slot in two.slots:
+                if slot.name not in one.saved and all(slot.tensor is not known.tensor for known in one.slots):
+                    one.slots.append(slot)
+                    one.saved[slot.name] = two.saved[slot.name]
+        self.strays = other.strays
+
     def run(self, start: RngState, around: AbstractContextManager[Any] | None = None) -> Observation:
         """Run once from `start`, inside the context `around`, forward and (where it applies) backward."""
-        for tensor, _ in self.grads:
-            tensor.grad = None
+        for slot in self.slots:
+            if slot.tensor.is_leaf:
+                slot.tensor.grad = None
         args = clone_inputs(self.inputs)
         start.restore()
+        stray_grads: dict[str, torch.Tensor] = {}
         try:
             with around or nullcontext():
                 output = call(self.program, args)
                 if self.backward and requires_bwd_pass(output):
-                    probe_loss(output).backward()
+                    loss = probe_loss(output)
+                    with self._catching_strays(loss, args, stray_grads):
+                        loss.backward()
             end = RngState.capture()
             grads = {
-                slot.name: torch.zeros_like(slot.tensor) if slot.tensor.grad is None else slot.tensor.grad.detach()
+                slot.name: _grad(slot.tensor)
                 for slot in self.slots
-                if slot.tensor.requires_grad
+                if slot.tensor.is_leaf and slot.tensor.requires_grad
             }
+            missing = {name: torch.zeros_like(leaf) for name, leaf in self.strays.items() if name not in stray_grads}
             results = Results(
                 output=map_tensors(_detached, output),
-                grads=grads if self.backward else {},
+                grads={**grads, **stray_grads, **missing} if self.backward else {},
                 input_grads=[map_tensors(_grad, value) for value in args] if self.backward else [],
                 inputs=[self._written(old, new) for old, new in zip(self.inputs, args, strict=True)],
                 buffers=self._take_changes(),
@@ -84,17 +107,51 @@ class Subject:
             self._take_changes()
         return Observation(results, start, end)
 
+    @contextmanager
+    def widened(self) -> Iterator[None]:
+        """The state in double precision, for a program that is run so but holds its parameters in a closure."""
+        state = [*(slot.tensor for slot in self.slots), *self.strays.values()]
+        kept = [(tensor, tensor.data) for tensor in state if tensor.is_leaf]
+        saved, self.saved = self.saved, {name: widen(value) for name, value in self.saved.items()}
+        try:
+            for tensor, data in kept:
+                tensor.grad, tensor.data = None, widen(data)
+            yield
+        finally:
+            self.saved = saved
+            for tensor, data in kept:
+                tensor.grad, tensor.data = None, data
+
+    @contextmanager
+    def _catching_strays(self, loss: torch.Tensor, args: list[Any], grads: dict[str, torch.Tensor]) -> Iterator[None]:
+        """Leaves of the graph that nothing was known of: their gradients go to `grads`, what they had is put back."""
+        known = {id(tensor) for tensor in (*tensors_in(args), *(slot.tensor for slot in self.slots))}
+        found = [(leaf, leaf.grad) for leaf in _graph_leaves(loss) if id(leaf) not in known]
+        names = {id(leaf): name for name, leaf in self.strays.items()}
+        try:
+            for leaf, _ in found:
+                leaf.grad = None
+            yield
+            for leaf, _ in found:
+                name = names.get(id(leaf), f"leaf {len(self.strays)} of the graph")
+                grads[name] = _grad(leaf)
+                self.strays.setdefault(name, leaf)
+        finally:
+            for leaf, grad in found:
+                leaf.grad = grad
+
     def _take_changes(self) -> dict[str, torch.Tensor]:
         """What the program can reach and has changed, by name; put back on the way."""
         changed = {}
         with torch.no_grad():
             for slot in self.slots:
                 now, saved = slot.current(), self.saved[slot.name]
-                if now is slot.tensor and _identical(now, saved):
-                    continue
-                changed[slot.name] = now.detach().clone()
-                slot.tensor.copy_(saved)
-                slot.put_back()
+                if not _identical(now, saved):
+                    changed[slot.name] = now.detach().clone()
+                if not _identical(slot.tensor, saved):
+                    _overwrite(slot.tensor, saved)
+        for snapshot in self.snapshots:
+            snapshot.put_back()
         return changed
 
     def _written(self, old: Any, new: Any) -> Any:
@@ -102,65 +159,6 @@ class Subject:
         before, after = tensors_in(old), tensors_in(new)
         untouched = len(before) == len(after) and all(map(_identical, after, before))
         return map_tensors(_detached, old if untouched else new)
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """A parameter or buffer, where it hangs."""
-
-    name: str
-    module: torch.nn.Module
-    attribute: str
-    tensor: torch.Tensor
-
-    def current(self) -> torch.Tensor:
-        value = getattr(self.module, self.attribute, None)
-        return value if isinstance(value, torch.Tensor) else self.tensor
-
-    def put_back(self) -> None:
-        if self.current() is not self.tensor:
-            setattr(self.module, self.attribute, self.tensor)
-
-
-def modules_of(program: Any) -> list[torch.nn.Module]:
-    """The modules a program can reach: itself, what its method is bound to, what its closure holds."""
-    found: dict[int, torch.nn.Module] = {}
-    for value in _reachable(program):
-        if isinstance(value, torch.nn.Module):
-            found.setdefault(id(value), value)
-    return list(found.values())
-
-
-def _reachable(program: Any, depth: int = 3) -> Iterator[Any]:
-    yield program
-    if depth == 0 or isinstance(program, torch.nn.Module):
-        return
-    held = [
-        getattr(program, "__self__", None),
-        getattr(program, "__wrapped__", None),
-        getattr(program, "model", None),
-    ]
-    if isinstance(program, functools.partial):
-        held += [program.func, *program.args, *program.keywords.values()]
-    for cell in getattr(program, "__closure__", None) or ():
-        try:
-            held.append(cell.cell_contents)
-        except ValueError:
-            continue  # an empty cell
-    for value in held:
-        if isinstance(value, torch.nn.Module) or callable(value):
-            yield from _reachable(value, depth - 1)
-
-
-def _slots(module: torch.nn.Module) -> Iterator[_Slot]:
-    seen: set[int] = set()
-    for prefix, owner in module.named_modules():
-        own = (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False))
-        for attribute, tensor in own:
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                name = f"{prefix}.{attribute}" if prefix else attribute
-                yield _Slot(name.replace("_orig_mod.", ""), owner, attribute, tensor)
 
 
 def probe_loss(output: Any) -> torch.Tensor:
@@ -183,6 +181,22 @@ def probe_loss(output: Any) -> torch.Tensor:
     return total
 
 
+def _graph_leaves(loss: torch.Tensor) -> list[torch.Tensor]:
+    """The leaves that a backward from here gives gradients to."""
+    found: list[torch.Tensor] = []
+    waiting: list[Any] = [loss.grad_fn]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(getattr(node, "variable", None), torch.Tensor):
+            found.append(node.variable)
+        waiting += [following for following, _ in node.next_functions]
+    return found
+
+
 def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one is other:
         return True
@@ -194,6 +208,13 @@ def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
         return bool(((one == other) | (one.isnan() & other.isnan())).all())
     except (RuntimeError, NotImplementedError):
         return False
+
+
+def _overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if tensor.shape == value.shape and tensor.dtype == value.dtype:
+        tensor.copy_(value)
+    else:
+        tensor.data = value.clone()  # it was resized, or swapped for another
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:

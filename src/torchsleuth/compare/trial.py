@@ -4,7 +4,7 @@
     compiled, several times from the same state     → and what the compiler made of it?
     structure, shapes, dtypes                       → a difference there is a bug, no numbers needed
     eager in fp64, on the same random numbers       → the true values
-    eager with its roundings perturbed              → how far from them rounding alone may lead
+    eager with its roundings perturbed, in rounds   → how far from them rounding alone may lead
     each leaf weighed against that noise            → explained, blatant, or in between
     leaves that depend on the random numbers        → compared as distributions over many seeds
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,18 +27,24 @@ from torchsleuth.outcome import Symptom
 
 from .agree import same
 from .comparison import Comparison, Tolerance
-from .distribution import Sketcher, compare_distributions, varies
+from .decompositions import Decompositions
+from .distribution import SAMPLED, Scout, Sketcher, compare_distributions, varies
 from .fp64 import cast_to_fp64
 from .judgement import Judgement, LeafEvidence, RngEvidence, Verdict
 from .leaves import compare_leaves, dense_parts, is_floating, metadata_difference
 from .models import Results
-from .noise import EXPLAINED, noise_of, weigh, weigh_integers
+from .noise import EXPLAINED, weigh, weigh_integers
 from .rng import RngState, Tape, preserved, random_ops_in, reseed
 from .rounding import perturbed
 from .subject import Observation, Subject
 from .tree import Leaves, Misfit, walk
 
 log = logging.getLogger("torchsleuth.compare")
+
+ROUNDS = 5
+"""Rounds of perturbed runs, at most."""
+QUIET_SEEDS = 8
+"""Seeds with which the noise of a random leaf is measured."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,9 @@ class Effort:
     repeats: int = 3
     """Plain runs of each side from one random state."""
     perturbed: int = 6
-    """Runs of eager with perturbed roundings; doubled once if a leaf stays in between."""
+    """Runs of eager with perturbed roundings, in each round of them."""
     seeds: int = 24
-    """Runs of each side with fresh seeds, for leaves that depend on random numbers."""
+    """Runs of each side with fresh seeds, for leaves that depend on random numbers (more if the program is small)."""
 
 
 def judge(
@@ -74,7 +80,17 @@ def judge(
         Subject(model, inputs, backward=backward) as eager,
         Subject(compiled, inputs, backward=backward) as other,
     ):
+        other.align(eager)
         return _Trial(eager, other, start, effort or Effort()).judge()
+
+
+class _SideRaised(Exception):
+    """A plain run of one side raised: data, not our failure. It becomes the answer."""
+
+    def __init__(self, who: str, error: Exception) -> None:
+        super().__init__(who, error)
+        self.who = who
+        self.error = error
 
 
 class _Trial:
@@ -88,36 +104,42 @@ class _Trial:
         self.runs = 0
         self.eager_runs: list[Observation] = []
         self.compiled_runs: list[Observation] = []
+        self.expected: dict[str, Any] = {}
+        """The leaves of eager's first run."""
         self.perturbed: list[dict[str, Any]] = []
+        self.shaken = 0
+        self.decompositions = Decompositions()
         self.tape: Tape | None = None
         self.fp64: dict[str, Any] = {}
         self.no_reference: str | None = None
+        self.not_perturbed: str | None = None
 
     # ── the way to a verdict ─────────────────────────────────────────────────────────────────────────
 
     def judge(self) -> Judgement:
-        sides = (("eager", self.eager, self.eager_runs), ("compiled", self.compiled, self.compiled_runs))
-        for who, subject, runs in sides:
+        try:
+            return self._judge()
+        except _SideRaised as raised:
+            return self._raised(raised.who, raised.error)
+
+    def _judge(self) -> Judgement:
+        for subject, runs in ((self.eager, self.eager_runs), (self.compiled, self.compiled_runs)):
             for _ in range(self.effort.repeats):
-                try:
-                    observed = self._run(subject)
-                except Exception as error:  # noqa: BLE001 - data, not our failure: it becomes the answer
-                    return self._raised(who, error)
+                observed = self._run_plainly(subject)
                 if not runs or not same(runs[0].results, observed.results, tolerance=Tolerance.exact()):
                     runs.append(observed)  # a run that repeats the first adds nothing but memory
         ref, res = self._complete(self.eager_runs[0]), self._complete(self.compiled_runs[0])
         comparison = same(ref, res)
         misfit = _misfit(ref, res)
         if misfit is not None:
+            if any(_misfit(ref, self._complete(run)) for run in self.eager_runs[1:]):
+                misfit = replace(misfit, verdict=Verdict.NOISE, reason=f"{misfit.reason}, as between runs of eager")
             return self._conclude([misfit], comparison)
+        self.expected = _flatten(ref)
         leaves = self._weigh_leaves()
         if any(leaf.verdict is not Verdict.NOISE for leaf in leaves):
             self._measure_reference()
-            self._perturb()
-            leaves = self._weigh_leaves()
-        if any(leaf.verdict is Verdict.UNKNOWN for leaf in leaves) and self.no_reference is None:
-            self._perturb()
-            leaves = self._weigh_leaves()
+            leaves = self._perturb_until_settled()
         return self._conclude(self._excuse_randomness(leaves), comparison)
 
     def _conclude(self, leaves: list[LeafEvidence], comparison: Comparison) -> Judgement:
@@ -143,6 +165,7 @@ class _Trial:
             eager_spread=eager_spread,
             compiled_spread=compiled_spread,
             no_reference=self.no_reference,
+            not_perturbed=self.not_perturbed,
             runs=self.runs,
         )
 
@@ -162,6 +185,14 @@ class _Trial:
         self.runs += 1
         return subject.run(self.start, around)
 
+    def _run_plainly(self, subject: Subject, start: RngState | None = None) -> Observation:
+        """A run as the user would run it. If that raises, there is nothing to compare."""
+        self.runs += 1
+        try:
+            return subject.run(start or self.start)
+        except Exception as error:
+            raise _SideRaised("eager" if subject is self.eager else "compiled", error) from error
+
     def _measure_reference(self) -> None:
         """Eager in fp64, on the random numbers that eager drew."""
         try:
@@ -170,23 +201,49 @@ class _Trial:
                 self._run(self.eager, self.tape.recording())
             wide, wide_inputs = cast_to_fp64(self.eager.program, self.eager.inputs)
             with Subject(wide, wide_inputs, backward=self.eager.backward) as subject:
-                observed = self._run(subject, self.tape.playing() if self.tape else None)
-                buffers = {**subject.saved, **observed.results.buffers}
+                subject.align(self.eager)
+                with subject.widened():
+                    observed = self._run(subject, self.tape.playing() if self.tape else None)
+                    buffers = {**subject.saved, **observed.results.buffers}
             self.fp64 = _flatten(replace(observed.results, buffers=buffers))
         except NoReference as missing:
             self.no_reference = missing.cause
         except Exception as error:  # noqa: BLE001 - then there is no reference, and this is why
             self.no_reference = f"in double precision eager raises {_in_words(error)}"
 
+    def _perturb_until_settled(self) -> list[LeafEvidence]:
+        """Weigh the leaves against perturbed runs of eager; again while that explains most of what is open.
+
+        Each round tips most of the elements that rounding can tip at all. What is still open when a round has
+        not halved it is not for rounding to explain.
+        """
+        leaves: list[LeafEvidence] = []
+        remaining = math.inf
+        for _ in range(ROUNDS):
+            self._perturb()
+            leaves = self._weigh_leaves()
+            before, remaining = remaining, sum(leaf.unexplained for leaf in leaves)
+            if remaining == 0 or remaining > before / 2:
+                break
+        return leaves
+
     def _perturb(self) -> None:
-        """Some more runs of eager with perturbed roundings."""
+        """Some more runs of eager with perturbed roundings, every other one with its fused operators written out."""
         for _ in range(self.effort.perturbed):
-            try:
-                observed = self._run(self.eager, perturbed(seed=len(self.perturbed)))
-            except Exception as error:  # noqa: BLE001 - then the noise is unmeasured, and this is why
-                self.no_reference = f"with its roundings perturbed eager raises {_in_words(error)}"
-                return
-            self.perturbed.append(_flatten(self._complete(observed)))
+            seed, self.shaken = self.shaken, self.shaken + 1
+            leaves = self._shake(self.start, seed)
+            if leaves is not None:
+                self.perturbed.append(leaves)
+
+    def _shake(self, start: RngState, seed: int) -> dict[str, Any] | None:
+        """The leaves of one perturbed run; None if it raises."""
+        self.runs += 1
+        try:
+            observed = self.eager.run(start, perturbed(seed, self.decompositions if seed % 2 else None))
+        except Exception as error:  # noqa: BLE001 - then this run shows nothing; if none shows anything, that is said
+            self.not_perturbed = f"with its roundings perturbed eager raises {_in_words(error)}"
+            return None
+        return _flatten(self._complete(observed))
 
     def _complete(self, run: Observation) -> Results:
         """The run's results, with the buffers that this run left alone and another run changed."""
@@ -214,11 +271,11 @@ class _Trial:
     # ── leaves ───────────────────────────────────────────────────────────────────────────────────────
 
     def _weigh_leaves(self) -> list[LeafEvidence]:
-        eager = [_flatten(self._complete(run)) for run in self.eager_runs]
+        eager = [self.expected, *(_flatten(self._complete(run)) for run in self.eager_runs[1:])]
         compiled = [_flatten(self._complete(run)) for run in self.compiled_runs]
         return [
             self._weigh(path, [run.get(path) for run in eager], [run.get(path) for run in compiled])
-            for path in eager[0]
+            for path in self.expected
         ]
 
     def _weigh(self, path: str, eager: list[Any], compiled: list[Any]) -> LeafEvidence:
@@ -230,10 +287,10 @@ class _Trial:
             differs = metadata_difference(Leaves(path, first, value, None))
             if differs is None:
                 continue
-            others = [value for value in (*eager, *rounded) if isinstance(value, torch.Tensor)]
+            others = [one for one in (*eager, *rounded, self.fp64.get(path)) if isinstance(one, torch.Tensor)]
             reason = f"the {differs.symptom} differs: eager gives {differs.ref}, compiled {differs.res}"
             if differs.symptom is Symptom.SHAPE and any(other.shape != first.shape for other in others):
-                said = "the shape hangs on rounding: eager with its roundings perturbed changes it too"
+                said = "the shape differs, as it does in other runs of eager"
                 return LeafEvidence(path, Verdict.NOISE, said, symptom=Symptom.SHAPE)
             return LeafEvidence(path, Verdict.BUG, reason, symptom=differs.symptom)
         if all(_equal(first, value) for value in (*eager, *compiled)):
@@ -260,49 +317,56 @@ class _Trial:
             numel=first.numel(),
         )
         if noise.nonfinite:
-            said = f"{noise.nonfinite:,} of {first.numel():,} elements are NaN or infinite on one side only"
+            said = f"{noise.nonfinite:,} of {first.numel():,} elements are NaN or infinite as in no run of eager"
             return replace(found, verdict=Verdict.BUG, reason=said)
-        if centre is None:
-            why = self.no_reference or "the fp64 run has no such value"
+        if centre is None or not rounded:
+            why = self.no_reference or self.not_perturbed or "the fp64 run has no such value"
             said = (
                 f"the values differ ({noise.worst:.2g} times what perturbed eager shows), but without an fp64 reference"
+                if centre is None
+                else "the values differ, but without a measure of the noise"
             )
             return replace(found, verdict=Verdict.UNKNOWN, reason=f"{said} bug and noise cannot be told apart: {why}")
         if noise.explained:
-            if noise.unexplained:
-                said = f"{noise.unexplained:,} elements tip over, as up to {noise.tipping:,} do"
-                return replace(found, reason=f"{said} when eager rounds differently")
             return found
         said = (
             f"{noise.unexplained:,} of {first.numel():,} elements are further from fp64 than rounding explains, "
             f"the worst {_times(noise.worst)} the noise of eager"
         )
+        if noise.faint == noise.unexplained:
+            said += (
+                ", but all by less than one rounding of a typical element: small values at fault, or a coarse formula"
+            )
         return replace(found, verdict=Verdict.BUG if noise.blatant else Verdict.UNKNOWN, reason=said)
 
     def _weigh_integers(self, path: str, eager: list[Any], compiled: list[Any], rounded: list[Any]) -> LeafEvidence:
         first = eager[0]
-        flips = weigh_integers(eager, rounded, compiled)
+        exact: list[Any] = [value for value in (self.fp64.get(path),) if _is_alike(value, first)]
+        flips = weigh_integers(eager, [*rounded, *exact], compiled)
         index = flips.index
         found = LeafEvidence(
             path,
             Verdict.BUG,
-            f"{flips.differing:,} of {first.numel():,} integers differ, and no rounding of eager's turns these",
+            f"{flips.differing:,} of {first.numel():,} integers differ, "
+            f"{flips.unexplained:,} of them as in no run of eager, however it rounds",
             symptom=Symptom.INTEGER,
             index=index,
             eager_value=None if index is None else first[index].item(),
             compiled_value=None if index is None else compiled[0][index].item(),
+            flips=flips,
             numel=first.numel(),
         )
         if flips.explained:
-            said = (
-                f"{flips.differing:,} of {first.numel():,} integers tip over, as they do when eager rounds differently"
-            )
+            said = f"{flips.differing:,} of {first.numel():,} integers differ, as they do in other runs of eager"
             return replace(found, verdict=Verdict.NOISE, reason=said)
+        if self.shaken and not rounded:
+            said = f"the integers differ, and whether rounding turns them could not be measured: {self.not_perturbed}"
+            return replace(found, verdict=Verdict.UNKNOWN, reason=said)
         return found
 
     def _reference(self, path: str) -> torch.Tensor | None:
         """The fp64 value of a leaf, if there is one of use."""
-        value, first = self.fp64.get(path), _flatten(self._complete(self.eager_runs[0]))[path]
+        value, first = self.fp64.get(path), self.expected[path]
         wide = isinstance(value, torch.Tensor) and value.dtype in (torch.float64, torch.complex128)
         return value if wide and value is not None and value.shape == first.shape else None
 
@@ -317,21 +381,32 @@ class _Trial:
     # ── leaves that depend on random numbers ─────────────────────────────────────────────────────────
 
     def _excuse_randomness(self, leaves: list[LeafEvidence]) -> list[LeafEvidence]:
-        """Where eager drew random numbers, compare leaves that depend on them as distributions instead."""
-        numbers = (Symptom.VALUE, Symptom.NAN, Symptom.INTEGER)
-        suspects = [leaf for leaf in leaves if leaf.verdict is not Verdict.NOISE and leaf.symptom in numbers]
-        sketchers = {leaf.path: sketcher for leaf in suspects if (sketcher := self._sketcher(leaf.path)) is not None}
-        if not sketchers or not self.eager_runs[0].drew:
+        """Where eager drew random numbers, compare leaves that depend on them as distributions instead.
+
+        Those that agree too, if the two sides did not draw alike: few elements may agree by chance.
+        """
+        if not self.eager_runs[0].drew:
             return leaves
+        alike = self.eager_runs[0].end.same_as(self.compiled_runs[0].end)
+        numbers = (Symptom.VALUE, Symptom.NAN, Symptom.INTEGER)
+        suspects = [
+            leaf
+            for leaf in leaves
+            if (leaf.verdict is Verdict.NOISE and not alike)
+            or (leaf.verdict is not Verdict.NOISE and leaf.symptom in numbers)
+        ]
+        quiet = self._measure_quiet([leaf.path for leaf in suspects])
+        if not quiet:
+            return leaves
+        sketchers = self._scout(quiet)
         batches: list[tuple[Sketches, Sketches]] = []
         found: dict[str, LeafEvidence] = {}
         for batch in range(2):  # what the first finds, the second must find again
-            batches.append(
-                (
-                    self._sample(self.eager, 2 * batch, sketchers),
-                    self._sample(self.compiled, 2 * batch + 1, sketchers),
-                )
+            ours, theirs = (
+                self._sample(subject, 2 * batch + side, sketchers)
+                for side, subject in enumerate((self.eager, self.compiled))
             )
+            batches.append((ours, theirs))
             found = {
                 leaf.path: self._judge_distribution(leaf, sketchers[leaf.path], batches)
                 for leaf in suspects
@@ -341,32 +416,51 @@ class _Trial:
                 break
         return [found.get(leaf.path, leaf) for leaf in leaves]
 
-    def _sketcher(self, path: str) -> Sketcher | None:
-        """How to sketch a leaf; None for what is no tensor."""
-        value = _flatten(self._complete(self.eager_runs[0])).get(path)
-        if not isinstance(value, torch.Tensor) or value.numel() == 0:
-            return None
-        if not is_floating(value):
-            return Sketcher(torch.zeros(value.shape, dtype=torch.float64))
-        centre = self.fp64.get(path)
-        if not isinstance(centre, torch.Tensor) or centre.shape != value.shape:
-            centre = value
-        runs = [
-            value,
-            *(run[path] for run in self.perturbed if path in run and run[path].shape == value.shape),
-        ]
-        return Sketcher(EXPLAINED * noise_of(centre, runs, value.dtype))
+    def _measure_quiet(self, paths: list[str]) -> dict[str, torch.Tensor]:
+        """How far rounding alone may move each element of a leaf, whatever the random numbers; tensors only.
+
+        A dropped element shows no noise, so this is measured over a few seeds. What was dropped in all of them is
+        taken to be about as noisy as its neighbours.
+        """
+        values = {path: self.expected[path] for path in paths if isinstance(self.expected[path], torch.Tensor)}
+        moved = {path: torch.zeros(value.shape, dtype=torch.float64) for path, value in values.items() if value.numel()}
+        for number in range(QUIET_SEEDS if any(map(is_floating, values.values())) else 0):
+            reseed(1_000_003 * 7 + number)
+            start = RngState.capture()
+            plain = _flatten(self._complete(self._run_plainly(self.eager, start)))
+            shaken = self._shake(start, number)
+            for path, noise in moved.items() if shaken is not None else ():
+                pair = [leaves.get(path) for leaves in (plain, shaken or {})]
+                if is_floating(values[path]) and all(_is_alike(one, values[path]) for one in pair):
+                    torch.maximum(noise, _apart(*pair), out=noise)
+        return {path: EXPLAINED * _as_neighbours(values[path], noise) for path, noise in moved.items()}
+
+    def _scout(self, quiet: dict[str, torch.Tensor]) -> dict[str, Sketcher]:
+        """How to sketch each leaf. Of a large one some elements are kept, and those that differ most at first sight."""
+        large = {path: Scout() for path, noise in quiet.items() if noise.numel() > SAMPLED}
+        if large:
+            for side, subject in enumerate((self.eager, self.compiled)):
+                for leaves in self._fresh_runs(subject, 4 + side, self.effort.seeds // 2):
+                    for path, scout in large.items():
+                        scout.look(side, leaves[path])
+        return {
+            path: Sketcher(noise, large[path].suspicious() if path in large else None) for path, noise in quiet.items()
+        }
 
     def _sample(self, subject: Subject, stream: int, sketchers: dict[str, Sketcher]) -> Sketches:
-        """Sketches of some leaves over runs with fresh seeds."""
+        """Sketches of some leaves over runs with fresh seeds; of more runs if the program is a small one."""
+        total = sum(leaf.numel() for leaf in self.expected.values() if isinstance(leaf, torch.Tensor))
+        count = self.effort.seeds * max(1, min(8, SAMPLED // max(1, total)))
         sketches: Sketches = {path: [] for path in sketchers}
-        for number in range(self.effort.seeds):
-            reseed(1_000_003 * (stream + 1) + number)
-            self.runs += 1
-            leaves = _flatten(self._complete(subject.run(RngState.capture())))
+        for leaves in self._fresh_runs(subject, stream, count):
             for path, sketcher in sketchers.items():
                 sketches[path].append(sketcher.sketch(leaves[path]))
         return sketches
+
+    def _fresh_runs(self, subject: Subject, stream: int, count: int) -> Iterator[dict[str, Any]]:
+        for number in range(count):
+            reseed(1_000_003 * (stream + 1) + number)
+            yield _flatten(self._complete(self._run_plainly(subject, RngState.capture())))
 
     def _judge_distribution(
         self, leaf: LeafEvidence, sketcher: Sketcher, batches: list[tuple[Sketches, Sketches]]
@@ -374,14 +468,14 @@ class _Trial:
         dead_zone = sketcher.dead_zone()
         if not varies(batches[0][0][leaf.path], dead_zone):
             return leaf  # the seed does not reach this leaf: what was measured stands
-        unit = _unit(_flatten(self._complete(self.eager_runs[0]))[leaf.path])
+        unit = _unit(self.expected[leaf.path])
         reports = [
             compare_distributions(eager[leaf.path], compiled[leaf.path], dead_zone, unit=unit)
             for eager, compiled in batches
         ]
         report = max(reports, key=lambda one: one.p_value)
-        runs = 2 * self.effort.seeds * len(batches)
-        decided = replace(leaf, distribution=report, noise=None, index=None)
+        runs = sum(len(side[leaf.path]) for batch in batches for side in batch)
+        decided = replace(leaf, distribution=report, noise=None, flips=None, index=None)
         if report.differs:
             said = f"compiled shows {report.statistic} (p = {report.p_value:.2g})"
             return replace(decided, verdict=Verdict.BUG, reason=f"over {runs} runs with fresh seeds {said}")
@@ -422,11 +516,29 @@ def _flatten(results: Results) -> dict[str, Any]:
         path = _path(pair.path)
         if isinstance(pair.ref, torch.Tensor):
             leaves.update(dense_parts(path, pair.ref))
-        elif isinstance(pair.ref, float):
-            leaves[path] = torch.tensor(pair.ref, dtype=torch.float64)
+        elif isinstance(pair.ref, (float, complex)):
+            leaves[path] = torch.tensor(
+                pair.ref, dtype=torch.complex128 if isinstance(pair.ref, complex) else torch.float64
+            )
+        elif is_floating(pair.ref):  # numpy's
+            leaves[path] = torch.as_tensor(pair.ref).clone()
         else:
             leaves[path] = pair.ref
     return leaves
+
+
+def _apart(one: Any, other: Any) -> torch.Tensor:
+    """How far each element is from its twin."""
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    apart: torch.Tensor = (one.to(wide) - other.to(wide)).abs().nan_to_num(nan=0.0, posinf=0.0).cpu()
+    return apart
+
+
+def _as_neighbours(value: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """The noise of each number in a leaf (complex ones are two); where there was none, that of the others."""
+    if bool((noise > 0).any()):
+        noise = torch.where(noise > 0, noise, noise[noise > 0].square().mean().sqrt())
+    return torch.stack([noise, noise], -1) if value.is_complex() else noise
 
 
 def _path(path: str) -> str:

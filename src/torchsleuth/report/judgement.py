@@ -42,15 +42,14 @@ def render_judgement(judgement: Judgement, *, title: str = "judgement", rows: in
 def _leaf_table(leaves: list[LeafEvidence], rows: int) -> Table:
     order = {Verdict.BUG: 0, Verdict.UNKNOWN: 1}
     ranked = sorted(leaves, key=lambda leaf: order.get(leaf.verdict, 2))  # else in the order of the result
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("where", overflow="fold", min_width=24)
-    for heading in ("elements", "eager off by", "compiled off by", "× noise", ""):
-        table.add_column(heading, justify="right")
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    table.add_column("where", overflow="fold", ratio=1)
+    for heading in ("eager off", "compiled off", "× noise", "verdict"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for leaf in ranked[:rows]:
         noise = leaf.noise
         table.add_row(
             Text(leaf.path),
-            f"{leaf.numel:,}" if leaf.numel else "",
             f"{noise.eager_max:.2g}" if noise else "",
             f"{noise.result_max:.2g}" if noise else "",
             _ratio(leaf),
@@ -59,16 +58,16 @@ def _leaf_table(leaves: list[LeafEvidence], rows: int) -> Table:
     if len(ranked) > rows:
         hidden = ranked[rows:]
         bugs = sum(leaf.verdict is Verdict.BUG for leaf in hidden)
-        table.add_row(Text(f"… and {len(hidden)} more, {bugs} of them wrong", style="dim"), "", "", "", "", "")
+        table.add_row(Text(f"… and {len(hidden)} more, {bugs} of them wrong", style="dim"), "", "", "", "")
     return table
 
 
 def _ratio(leaf: LeafEvidence) -> str:
     if leaf.distribution is not None:
-        return f"random, p = {leaf.distribution.p_value:.1g}"
+        return f"p = {leaf.distribution.p_value:.1g}"
     if math.isinf(leaf.ratio):
         return "∞"
-    return f"{leaf.ratio:.2g}" if leaf.ratio < 1000 else f"{leaf.ratio:,.0f}"
+    return f"{leaf.ratio:.2g}"
 
 
 def _sentence(reason: str) -> str:
