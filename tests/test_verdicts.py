@@ -257,6 +257,7 @@ def test_a_side_that_raises_leaves_nothing_to_compare(who: str) -> None:
     assert found.verdict is Verdict.UNKNOWN
     assert isinstance(found.raised, ZeroDivisionError)
     assert f"{who} raised ZeroDivisionError: by nought" in found.reason
+    assert "repeats itself" not in str(found)
 
 
 # ── everything counts, and everything is put back ────────────────────────────────────────────────────────

@@ -125,8 +125,9 @@ class Judgement:
             )
         if self.leaf is not None and self.leaf.index is not None:
             exact = "" if self.leaf.fp64_value is None else f", fp64 {_show(self.leaf.fp64_value)}"
+            element = f"[{', '.join(map(str, self.leaf.index))}]" if self.leaf.index else ""
             said.append(
-                f"Worst at {self.leaf.path}[{', '.join(map(str, self.leaf.index))}]: "
+                f"Worst at {self.leaf.path}{element}: "
                 f"eager {_show(self.leaf.eager_value)}, compiled {_show(self.leaf.compiled_value)}{exact}."
             )
         if self.no_reference is not None:
@@ -136,10 +137,9 @@ class Judgement:
         for who, spread in (("eager", self.eager_spread), ("compiled", self.compiled_spread)):
             if spread > 0:
                 said.append(f"Repeated runs of {who} from one random state differ by up to {spread:.3g}.")
-        if self.eager_spread == 0 and self.compiled_spread == 0 and self.runs > 2:
+        if self.eager_spread == 0 and self.compiled_spread == 0 and self.leaves:
             said.append("Each side repeats itself bit for bit.")
-        said.append(str(self.rng))
-        return said
+        return [*said, str(self.rng)] if self.raised is None else said
 
 
 def _show(value: Any) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -153,8 +153,6 @@ class RoundingNoise:
         return value
 
     def _move(self, value: torch.Tensor, amount: float) -> torch.Tensor:
-        if value.numel() == 0:
-            return value
         if value.is_complex():
             parts = torch.view_as_real(value.resolve_conj()).clone()
             return torch.view_as_complex(self._move(parts, amount))
@@ -179,6 +177,8 @@ def rounds(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     """Whether what an operator returns may be inexact."""
     if not torch_compat.is_op_overload(operator) or torch_compat.op_is_view(operator):
         return False
+    if torch.Tag.inplace_view in torch_compat.op_tags(operator):
+        return False  # `transpose_` and its like
     name = overload_name(operator)
     if name == "_to_copy":
         return _narrows(args[0], kwargs.get("dtype"))
@@ -283,10 +283,10 @@ def _cloned(args: tuple[Any, ...]) -> Any:
     return torch_compat.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, args)
 
 
-def _no_autocast(args: tuple[Any, ...]) -> Any:
+def _no_autocast(args: tuple[Any, ...]) -> AbstractContextManager[Any]:
     """Inside an operator there is no autocast any more."""
     device = next((tensor.device.type for tensor in _floats(args)), "cpu")
-    return torch.autocast(device, enabled=False)
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def _narrows(value: Any, dtype: Any) -> bool:
@@ -302,11 +302,13 @@ def _eps(value: torch.Tensor) -> float:
 
 
 def _is_float(value: torch.Tensor) -> bool:
-    return (value.is_floating_point() or value.is_complex()) and value.layout == torch.strided and not value.is_nested
+    """Whether rounding can touch it: floating point, in memory (the zeros of forward-mode gradients are not)."""
+    floating = value.is_floating_point() or value.is_complex()
+    return floating and value.layout == torch.strided and not value.is_nested and value.data_ptr() != 0
 
 
 def _is_narrow(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype not in _WIDE
+    return isinstance(value, torch.Tensor) and _is_float(value) and value.dtype not in _WIDE
 
 
 def _is_one_of(value: Any, tensors: Sequence[torch.Tensor]) -> bool:

@@ -106,7 +106,10 @@ class _Trial:
         self.compiled_runs: list[Observation] = []
         self.expected: dict[str, Any] = {}
         """The leaves of eager's first run."""
+        self.disputed: set[str] = set()
+        """The leaves that are not plainly equal."""
         self.perturbed: list[dict[str, Any]] = []
+        """Those leaves in perturbed runs."""
         self.shaken = 0
         self.decompositions = Decompositions()
         self.tape: Tape | None = None
@@ -137,7 +140,8 @@ class _Trial:
             return self._conclude([misfit], comparison)
         self.expected = _flatten(ref)
         leaves = self._weigh_leaves()
-        if any(leaf.verdict is not Verdict.NOISE for leaf in leaves):
+        self.disputed = {leaf.path for leaf in leaves if leaf.verdict is not Verdict.NOISE}
+        if self.disputed:
             self._measure_reference()
             leaves = self._perturb_until_settled()
         return self._conclude(self._excuse_randomness(leaves), comparison)
@@ -233,7 +237,7 @@ class _Trial:
             seed, self.shaken = self.shaken, self.shaken + 1
             leaves = self._shake(self.start, seed)
             if leaves is not None:
-                self.perturbed.append(leaves)
+                self.perturbed.append({path: leaves[path] for path in self.disputed if path in leaves})
 
     def _shake(self, start: RngState, seed: int) -> dict[str, Any] | None:
         """The leaves of one perturbed run; None if it raises."""
@@ -567,8 +571,9 @@ def _unit(value: torch.Tensor) -> float:
 
 
 def _in_words(error: Exception) -> str:
-    first_line = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__qualname__}: {first_line}" if first_line else type(error).__qualname__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    return f"{type(error).__qualname__}: {said}" if said else type(error).__qualname__
 
 
 def _times(ratio: float) -> str:
