@@ -14,6 +14,7 @@ NOISE = NoiseReport(
     worst=1234.5,
     unexplained=3,
     faint=0,
+    astray=0,
     nonfinite=0,
     index=(0, 1),
     eager_max=1e-7,

@@ -297,6 +297,32 @@ def test_a_dispatch_mode_calls_the_handler_for_each_operator() -> None:
     assert (torch.ones(2) + 1).tolist() == [2.0, 2.0]
 
 
+def test_a_dispatch_mode_leaves_no_trace_in_dynamo() -> None:
+    """Dynamo skips the frames it meets under a mode, and remembers: torch.cond would fail for ever after."""
+
+    def choose(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+    x = torch.ones(3)
+    seen: list[str] = []
+    calls: list[object] = []
+
+    def watch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        seen.append(str(op))
+        return op(*args, **kwargs)
+
+    def note(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        calls.append(op)
+        return op(*args, **kwargs)
+
+    expected = choose(x)
+    with torch_compat.dispatch_mode(watch, note):
+        assert torch.equal(choose(x), expected)
+    assert calls == [torch.ops.higher_order.cond]
+    assert "aten.sin.default" in seen
+    assert torch.equal(choose(x), expected)
+
+
 def test_a_dispatch_mode_sees_inside_the_branches_of_a_graph() -> None:
     """Covers: U1"""
 
@@ -353,6 +379,24 @@ def test_the_tags_of_an_operator() -> None:
     assert torch.Tag.pointwise in torch_compat.op_tags(aten.add.Tensor)
     assert torch.Tag.nondeterministic_seeded in torch_compat.op_tags(aten.rand.default)
     assert torch.Tag.nondeterministic_seeded not in torch_compat.op_tags(aten.add.Tensor)
+
+
+def test_the_arguments_of_a_call_by_name() -> None:
+    x, y = torch.ones(2), torch.zeros(2)
+    given = torch_compat.op_arguments(aten.add_.Tensor, (x, y), {"alpha": 2})
+    assert [(one.name, one.written) for one in given] == [("self", True), ("other", False), ("alpha", False)]
+    assert given[0].value is x
+    assert given[1].value is y
+    given = torch_compat.op_arguments(aten.sum.dim_IntList, (x, [0]), {})
+    assert [(one.name, one.value) for one in given][1:] == [("dim", [0])]
+
+
+def test_a_fused_operator_has_a_text_and_a_product_has_none() -> None:
+    text = torch_compat.decomposition(aten.gelu.default)
+    assert text is not None
+    x = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    assert torch.allclose(text(x), torch.nn.functional.gelu(x))
+    assert torch_compat.decomposition(aten.mm.default) is None
 
 
 @pytest.mark.parametrize("ask", [torch_compat.op_tags, torch_compat.op_is_mutable, torch_compat.op_is_view])

@@ -15,11 +15,12 @@ To try out a torch that does not exist, give `TorchNames` another importer, as t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import reduce
-from types import MappingProxyType
+from functools import reduce, wraps
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from torchsleuth.errors import MissingTorchName
@@ -241,11 +242,13 @@ def is_fake(x: object) -> bool:
 
 def dispatch_mode(
     handler: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
+    higher_order: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None,
 ) -> AbstractContextManager[Any]:
     """Inside, each operator overload is called as `handler(operator, args, kwargs)`; what that returns counts.
 
-    Operators that take functions (cond, map, ...) are called as they are, but what they run of a graph comes
-    through the handler as well.
+    Operators that take functions (cond, map, ...) are called as they are, or as `higher_order` calls them; what the
+    functions run comes through the handler as well. Nothing is compiled inside: Dynamo would give up on each frame
+    it meets, and for good.
     """
 
     class Mode(resolve("TorchDispatchMode")):  # type: ignore[misc]
@@ -254,22 +257,33 @@ def dispatch_mode(
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if not is_higher_order_op(func):
                 return handler(func, args, kwargs or {})
-            args, kwargs = ([self._seen(value) for value in args], dict(kwargs or {}))
-            return func(*args, **{name: self._seen(value) for name, value in kwargs.items()})
+            args = tuple(self._seen(value) for value in args)
+            kwargs = {name: self._seen(value) for name, value in (kwargs or {}).items()}
+            return higher_order(func, args, kwargs) if higher_order is not None else func(*args, **kwargs)
 
         def _seen(self, value: Any) -> Any:
-            """A graph that runs under this mode again; any other argument as it is."""
-            if not (callable(value) and hasattr(value, "graph")):
+            """A graph or a function that runs under this mode again; any other argument as it is."""
+            if not (isinstance(value, FunctionType) or (callable(value) and hasattr(value, "graph"))):
                 return value
 
+            @wraps(value)
             def run(*args: Any, **kwargs: Any) -> Any:
                 with self:
                     return value(*args, **kwargs)
 
             return run
 
-    mode: AbstractContextManager[Any] = Mode()
-    return mode
+    return _without_compiling(Mode())
+
+
+@contextmanager
+def _without_compiling(mode: AbstractContextManager[Any]) -> Iterator[None]:
+    """The mode, and inside it `torch.compile` compiles nothing (torch.cond and its like use that in eager, too)."""
+    import torch
+
+    loaded = "torch._dynamo" in sys.modules  # if not, nobody has compiled yet; loading it takes seconds
+    with torch.compiler.set_stance("force_eager") if loaded else nullcontext(), mode:
+        yield
 
 
 # ---- nested values ---------------------------------------------------------------------------------------

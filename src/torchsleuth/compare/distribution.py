@@ -5,8 +5,8 @@ be compared with its twin. What must agree is the distribution. Each run is redu
 of its elements, and summaries of all of them); if both programs are the same, it cannot matter which sketch came
 from which. So the sketches are shuffled between the two sides, thousands of times, and a statistic that is
 larger for the true division than for all but a few shuffles is evidence. That is exact for any dependence between
-elements. The statistics look for a shift, a change of scale, of spread, of single elements, and of the values that
-occur at all.
+elements. The statistics look for a shift, a change of scale, of spread, of single elements, of the values that
+occur at all, and of how far the whole varies (it does not vary alike if elements are dropped in groups).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ SIGNIFICANT = 0.005
 """After correction for the number of statistics; a finding must repeat on fresh runs to count."""
 SAMPLED = 2048
 """Elements of a large tensor that a sketch keeps."""
+_SUMMARIES = 7
+"""Numbers at the end of a sketch that sum up the whole tensor."""
 _SUSPICIOUS = 64
 """Elements kept besides because they differed most in a first look."""
 
@@ -199,7 +201,20 @@ def _statistics(
         "changes of spread all over": squares.square().mean(1),
         "a change of spread at single elements": squares.abs().amax(1),
         "values that the other side does not take": _neighbours(values, dead_zone, labels),
+        "a change in how far the whole varies": _variances(values, int(loud[-_SUMMARIES:].sum()), labels),
     }, scale_change
+
+
+def _variances(values: torch.Tensor, summaries: int, labels: torch.Tensor) -> torch.Tensor:
+    """How unlike the two sides vary in one of the summaries (the last columns): the largest ratio of variances."""
+    if summaries == 0:
+        return torch.zeros(labels.shape[0], dtype=torch.float64)
+    last = values[:, -summaries:]
+    last = (last - last.mean(0)) / last.std(0)
+    count = values.shape[0] / 2
+    sides = ((labels > 0).to(torch.float64), (labels < 0).to(torch.float64))
+    ours, theirs = (side @ last.square() / count - (side @ last / count).square() for side in sides)
+    return ((ours + 1e-3) / (theirs + 1e-3)).log().abs().amax(1)
 
 
 def _neighbours(values: torch.Tensor, dead_zone: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

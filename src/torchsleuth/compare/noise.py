@@ -10,6 +10,9 @@ A small element among large ones may be off by many times its own noise, and sti
 its neighbours: so does a less accurate formula (Inductor's exp(x) - 1 for expm1), and so does a fault in small values
 only. Such an element is not explained, but it is not blatant either.
 
+Eager itself may be far from fp64 for other reasons than rounding (the reference drew other random numbers, or eager
+has a fault of its own). That is no licence for the result to be anywhere: there it must be near the one or the other.
+
 Nothing here depends on the number of elements, so shrinking a tensor does not change the answer by itself.
 """
 
@@ -42,6 +45,8 @@ class NoiseReport:
     """Elements that are further out than the noise explains."""
     faint: int
     """Those of them that are off by less than the grain: one rounding of a typical element of the tensor."""
+    astray: int
+    """Of the others, those where eager is no nearer to fp64, as if that were the reference of another program."""
     nonfinite: int
     """Elements that are NaN or infinite (or are not) without any run of eager to excuse it."""
     index: tuple[int, ...] | None
@@ -57,7 +62,8 @@ class NoiseReport:
 
     @property
     def blatant(self) -> bool:
-        return self.nonfinite > 0 or (self.worst > BLATANT and self.faint < self.unexplained)
+        certain = self.unexplained - self.faint - self.astray
+        return self.nonfinite > 0 or (self.worst > BLATANT and certain > 0)
 
 
 def weigh(
@@ -91,6 +97,7 @@ class _Tally:
         self.grain = grain
         self.unexplained = [0] * results
         self.faint = [0] * results
+        self.astray = [0] * results
         self.nonfinite = [0] * results
         self.rank = self.worst = 0.0
         self.index: tuple[int, ...] | None = None
@@ -110,23 +117,30 @@ class _Tally:
         self.eager.add(plain)
         self.noise.add(noise)
         self.result.add(_farthest(results, centre))
-        bound = torch.maximum(noise, _floor(centre, dtype))
+        floor = _floor(centre, dtype)
+        bound = torch.maximum(noise, floor)
+        spread = _farthest([*eager[1:], *perturbed], eager[0]).maximum(floor)
+        astray = plain > BLATANT * spread if perturbed else torch.zeros_like(plain, dtype=torch.bool)
+        bound = torch.where(astray, spread, bound)
         for number, result in enumerate(results):
             distance = _distance(result, centre)
+            distance = torch.where(astray, distance.minimum(_distance(result, eager[0])), distance)
             ratio = distance / bound
-            faint = distance <= self.grain
-            self.unexplained[number] += int((ratio > EXPLAINED).sum())
-            self.faint[number] += int(((ratio > EXPLAINED) & faint).sum())
+            unexplained, faint = ratio > EXPLAINED, distance <= self.grain
+            self.unexplained[number] += int(unexplained.sum())
+            self.faint[number] += int((unexplained & faint).sum())
+            self.astray[number] += int((unexplained & astray & ~faint).sum())
+            doubtful = faint | astray
             strange = _strange(result, [centre, *eager, *perturbed])
             if strange is not None:
                 self.nonfinite[number] += int(strange.sum())
                 ratio = torch.where(strange, math.inf, ratio)
-                faint &= ~strange
-            self._keep_worst(box, ratio, faint)
+                doubtful &= ~strange
+            self._keep_worst(box, ratio, doubtful)
 
-    def _keep_worst(self, box: tuple[slice, ...], ratio: torch.Tensor, faint: torch.Tensor) -> None:
-        """The largest ratio; faint elements count only where there are no others that are unexplained."""
-        rank = torch.where(faint, ratio.clamp_max(EXPLAINED), ratio).reshape(-1)
+    def _keep_worst(self, box: tuple[slice, ...], ratio: torch.Tensor, doubtful: torch.Tensor) -> None:
+        """The largest ratio; doubtful elements count only where there are no others that are unexplained."""
+        rank = torch.where(doubtful, ratio.clamp_max(EXPLAINED), ratio).reshape(-1)
         spot = int(rank.argmax())
         if float(rank[spot]) <= EXPLAINED:
             spot = int(ratio.reshape(-1).argmax())
@@ -140,6 +154,7 @@ class _Tally:
             worst=self.worst,
             unexplained=max(self.unexplained, default=0),
             faint=max(self.faint, default=0),
+            astray=max(self.astray, default=0),
             nonfinite=max(self.nonfinite, default=0),
             index=self.index,
             eager_max=self.eager.largest,

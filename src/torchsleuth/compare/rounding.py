@@ -61,11 +61,11 @@ _EXACT = frozenset(
     # choosing among values, and rounding to integers
     "abs amax amin aminmax ceil clamp clamp_max clamp_min copysign cummax cummin floor fmax fmin frexp hardtanh "
     "heaviside histc kthvalue max max_pool2d_with_indices max_pool3d_with_indices maximum median min minimum mode "
-    "nan_to_num nanmedian neg nextafter relu relu6 round sgn sign sort threshold threshold_backward topk trunc conj "
-    "_conj _conj_physical real imag "
+    "nan_to_num nanmedian neg nextafter relu relu6 round sgn sign sort threshold threshold_backward topk trunc "
+    "unique_consecutive unique_dim _unique2 conj _conj _conj_physical real imag "
     # bits and truth
     "bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_not logical_xor isfinite isnan "
-    "isinf eq ne lt le gt ge signbit".split()
+    "isinf eq ne lt le gt ge equal signbit".split()
 )
 
 
@@ -76,7 +76,7 @@ def perturbed(seed: int, decompositions: Decompositions | None = None) -> Iterat
     With `decompositions`, fused operators are written out in simpler ones, which round each for itself.
     """
     noise = RoundingNoise(seed, decompositions)
-    with torch_compat.dispatch_mode(noise.call):
+    with torch_compat.dispatch_mode(noise.call, noise.call_higher_order):
         yield
 
 
@@ -99,6 +99,13 @@ class RoundingNoise:
                 return self._call_wide(operator, args, kwargs)
         return self._call_moved(operator, args, kwargs)
 
+    def call_higher_order(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Of an operator that takes functions only these can be seen; it may do more (attention: two products)."""
+        length = max((max(tensor.shape[-2:]) for tensor in _floats(args) if tensor.ndim), default=1)
+        inputs = torch_compat.tree_map(lambda leaf: self._moved_input(leaf, length), args)
+        result = operator(*inputs, **kwargs)
+        return torch_compat.tree_map(lambda leaf: self._moved(leaf, length), result)
+
     def _call_moved(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The operator on inputs that are moved, and what it computes moved again."""
         length = summands(operator, args, kwargs)
@@ -108,6 +115,8 @@ class RoundingNoise:
             lambda leaf: leaf if _is_one_of(leaf, targets) else self._moved_input(leaf, length), args
         )
         result = operator(*inputs, **kwargs)
+        if not _floats(result) and not _writes(operator, args, kwargs) and not is_seeded(operator):
+            return operator(*args, **kwargs)  # it compares or searches, and its inputs are what they are
         if _counts(operator, args, kwargs, result):
             return result
         for target, old in zip(targets, before, strict=True):
@@ -121,7 +130,7 @@ class RoundingNoise:
         self, written: Callable[..., Any], operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The operator written out in simpler ones, each of which rounds; as for dtypes and strides, as it is."""
-        plain = operator(*(_cloned(args) if _targets(operator, args, kwargs) else args), **kwargs)
+        plain = operator(*(_cloned(args) if _writes(operator, args, kwargs) else args), **kwargs)
         inner = RoundingNoise(self.places.getrandbits(32))  # not written out any further
         with torch_compat.dispatch_mode(inner.call), _no_autocast(args):
             return _pour(written(*args, **kwargs), plain)
@@ -157,7 +166,7 @@ class RoundingNoise:
             parts = torch.view_as_real(value.resolve_conj()).clone()
             return torch.view_as_complex(self._move(parts, amount))
         wide = value if value.dtype in _WIDE else value.float()
-        moved = self._coins(wide).mul(amount).add_(1.0).mul_(wide)
+        moved = wide * self._coins(wide).mul(amount).add_(1.0)  # in this order: the strides of the first are kept
         return moved.to(value.dtype)
 
     def _coins(self, like: torch.Tensor) -> torch.Tensor:
@@ -188,7 +197,8 @@ def rounds(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         return len(args) > 1 and isinstance(args[1], torch.Tensor) and _narrows(args[1], args[0].dtype)
     if name in ("index_put", "_unsafe_index_put", "put"):
         return bool(kwargs.get("accumulate", args[3] if len(args) > 3 else False))
-    draws = is_seeded(operator) and not _floats(args)
+    data = args[1:] if torch_compat.op_is_mutable(operator) else args  # `uniform_` overwrites what it is given
+    draws = is_seeded(operator) and not _floats(data)
     return name not in _EXACT and not draws
 
 
@@ -262,9 +272,14 @@ def _targets(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     return _floats([one.value for one in given if one.written or one.name.startswith("running_")])
 
 
+def _writes(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether calling the operator twice is not the same as calling it once."""
+    return torch_compat.op_is_mutable(operator) or bool(_targets(operator, args, kwargs))
+
+
 def _is_narrow_sum(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return (
-        not _targets(operator, args, kwargs)
+        not _writes(operator, args, kwargs)
         and any(map(_is_narrow, _floats(args)))
         and summands(operator, args, kwargs) > 1
     )

@@ -341,6 +341,8 @@ class _Trial:
             said += (
                 ", but all by less than one rounding of a typical element: small values at fault, or a coarse formula"
             )
+        elif noise.astray:
+            said += f"; at {noise.astray:,} of them eager is far from fp64 too, for other reasons than rounding"
         return replace(found, verdict=Verdict.BUG if noise.blatant else Verdict.UNKNOWN, reason=said)
 
     def _weigh_integers(self, path: str, eager: list[Any], compiled: list[Any], rounded: list[Any]) -> LeafEvidence:
