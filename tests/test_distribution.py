@@ -105,9 +105,9 @@ RIGHT: dict[str, Program] = {
 def test_false_alarms_are_as_rare_as_promised(name: str) -> None:
     """Covers: U10. 1 in 200 for one test; a judgement asks for two in a row."""
     program = RIGHT[name]
-    found = [p_value(program, program, stream=stream) for stream in range(25)]
+    found = [p_value(program, program, stream=stream) for stream in range(12)]
     assert sum(p < 0.005 for p in found) <= 1
-    assert sum(p < 0.05 for p in found) <= 5
+    assert sum(p < 0.05 for p in found) <= 3
 
 
 def test_rounding_alike_in_each_run_is_no_difference() -> None:
@@ -116,7 +116,7 @@ def test_rounding_alike_in_each_run_is_no_difference() -> None:
 
     for p in (0.03, 0.5, 0.97):
         ours, theirs = dropout(p), dropout(p, x=X + off)
-        assert all(p_value(ours, theirs, stream=stream) > 0.005 for stream in range(6))
+        assert all(p_value(ours, theirs, stream=stream) > 0.005 for stream in range(4))
 
 
 def test_beyond_the_dead_zone_it_is_one() -> None:
