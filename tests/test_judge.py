@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -634,7 +633,10 @@ def test_a_wrong_gradient_of_a_global_that_nothing_names_is_a_bug() -> None:
 
 
 def test_a_real_wrong_gradient() -> None:
-    """Covers: S32. torch 2.13, AOTAutograd: a buffer that the forward writes to is scaled again in the backward."""
+    """Covers: S32. torch 2.13, AOTAutograd: a buffer that the forward writes to is scaled again in the backward.
+
+    constraints.txt pins that torch; a later one may have mended it.
+    """
 
     class Scaled(nn.Module):
         def __init__(self) -> None:
@@ -647,12 +649,6 @@ def test_a_real_wrong_gradient() -> None:
             return x * self.weight * self.scale
 
     model = Scaled()
-    compiled = torch.compile(copy.deepcopy(model), backend="aot_eager")
-    compiled(torch.ones(3)).sum().backward()
-    grad = compiled.get_submodule("_orig_mod").get_parameter("weight").grad
-    if grad is not None and torch.equal(grad, torch.full((3,), 1.5)):
-        pytest.skip("this torch computes the gradient as eager does")
-    torch.compiler.reset()
     found = judge(model, torch.compile(model, backend="aot_eager"), [torch.ones(3)])
     assert found.verdict is Verdict.BUG
     assert found.leaf is not None
