@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from typing_extensions import Unpack
 
-from .comparison import Comparison, Tolerance, ToleranceOptions, raw
-from .leaves import EXACT, closer, compare_leaves
+from .comparison import EXACT, Comparison, Tolerance, ToleranceOptions, raw
+from .leaves import closer, compare_leaves
 from .tree import ABSENT, Misfit, walk
 
 

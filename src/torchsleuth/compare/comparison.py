@@ -10,6 +10,11 @@ from typing import Any, TypedDict
 from torchsleuth.errors import BadValue, UnknownSetting
 from torchsleuth.outcome import Symptom
 
+EXACT = "exact equality"
+ALLCLOSE = "allclose"
+RMSE = "RMSE against fp64"
+COSINE = "cosine similarity"
+
 
 class ToleranceOptions(TypedDict, total=False):
     """The fields of `Tolerance` as keyword arguments, for `same(ref, res, tol=1e-3)`."""
@@ -185,6 +190,15 @@ class Comparison:
         if self.rule:
             said.append(f"The rule was {self.rule}.")
         return said
+
+
+def describe_rule(rule: str, tolerance: Tolerance) -> str:
+    """The rule with its numbers, as a Comparison shows it."""
+    if rule == ALLCLOSE:
+        return f"allclose with rtol {tolerance.rtol_or_default:g} and atol {tolerance.atol_or_default:g}"
+    if rule == COSINE:
+        return f"cosine similarity of at least {tolerance.cos_threshold:g}"
+    return rule
 
 
 def rmse_multiplier(*, low_precision: bool, shape: tuple[int, ...], tolerance: Tolerance) -> float:
