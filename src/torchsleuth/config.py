@@ -27,12 +27,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum, IntEnum
+from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 from torchsleuth.errors import BadConfigFile, BadValue, ConfigError, UnknownSetting
+from torchsleuth.outcome import Word
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,14 +51,11 @@ ARGUMENT: Final = "argument"
 # ---- what a setting may be -------------------------------------------------------------------------------
 
 
-class After(str, Enum):
+class After(Word):
     """After which stage the graph is watched."""
 
     DYNAMO = "dynamo"
     AOT = "aot"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Level(IntEnum):

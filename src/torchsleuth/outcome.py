@@ -15,7 +15,14 @@ from enum import Enum
 from typing import ClassVar, NoReturn, TypeAlias
 
 
-class Stage(str, Enum):
+class Word(str, Enum):
+    """One of a closed set of words. It prints as the word."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Stage(Word):
     """Where in its way through the compiler a program was. The order is the order of the way."""
 
     PREPARE = "prepare"
@@ -35,11 +42,8 @@ class Stage(str, Enum):
     COMPARE = "compare"
     UNKNOWN = "unknown"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Symptom(str, Enum):
+class Symptom(Word):
     """How two results differ. The words are part of a failure's signature."""
 
     TYPE = "type"
@@ -52,9 +56,6 @@ class Symptom(str, Enum):
     VALUE = "value"
     INTEGER = "integer"
     OBJECT = "object"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

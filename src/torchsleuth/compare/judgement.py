@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, NoReturn
 
-from torchsleuth.outcome import Symptom
+from torchsleuth.outcome import Symptom, Word
 
 from .comparison import Comparison
 from .distribution import DistributionReport
 from .noise import FlipReport, NoiseReport
 
 
-class Verdict(str, Enum):
+class Verdict(Word):
     """What the difference between two results is."""
 
     BUG = "bug"
     NOISE = "noise"
     NONDETERMINISTIC = "nondeterministic"
     UNKNOWN = "unknown"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
