@@ -236,30 +236,13 @@ class _Tensors:
             res[spot].item(),
             rule=rule,
             index=locate(spot) or None,
-            outside=found.outside,
-            numel=found.numel,
-            max_abs=found.max_abs,
-            max_rel=found.max_rel,
-            rmse=found.rmse,
-            cosine=found.cosine,
+            **found.numbers(),
             **numbers,
         )
 
     def _agree(self, rule: str, found: Measure | None = None, **details: Any) -> Comparison:
-        found = found or Measure()
-        return Comparison(
-            True,
-            self.path,
-            rule=self._rule(rule),
-            max_abs=found.max_abs,
-            max_rel=found.max_rel,
-            rmse=found.rmse,
-            cosine=found.cosine,
-            numel=found.numel,
-            outside=found.outside,
-            tolerance=self.tolerance,
-            **details,
-        )
+        numbers = (found or Measure()).numbers()
+        return Comparison(True, self.path, rule=self._rule(rule), tolerance=self.tolerance, **numbers, **details)
 
     def _differ(self, symptom: Symptom, ref: Any, res: Any, *, rule: str, **details: Any) -> Comparison:
         return Comparison(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -35,6 +36,11 @@ class Measure:
     max_rel: float = 0.0
     rmse: float = 0.0
     cosine: float | None = None
+
+    def numbers(self) -> dict[str, Any]:
+        """What a `Comparison` says of it, under the same names."""
+        names = ("numel", "outside", "max_abs", "max_rel", "rmse", "cosine")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass
