@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from support import elsewhere
 from torchsleuth.compare import Effort, Judgement, Verdict, judge
 from torchsleuth.outcome import Symptom
 
@@ -463,16 +464,6 @@ def test_a_nondeterministic_program_can_still_be_wrong() -> None:
 
 
 # ── random programs ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def elsewhere(program: Program) -> Program:
-    """The program on other random numbers than eager gets: a compiler with a generator of its own."""
-
-    def run(*args: torch.Tensor) -> Any:
-        torch.rand(3)
-        return program(*args)
-
-    return run
 
 
 RANDOM: dict[str, tuple[Program, Program, list[torch.Tensor]]] = {

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.distributions import Bernoulli, Normal
 
+from support import Output
 from torchsleuth import config
 from torchsleuth.compare import (
     Results,
@@ -78,19 +79,6 @@ class Around(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         return self.then(self._orig_mod(*args))
-
-
-class Output(OrderedDict):  # type: ignore[type-arg]
-    """A mapping with attributes, as Hugging Face's outputs are."""
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__()
-        for name, value in fields.items():
-            self[name] = value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
-        super().__setattr__(name, value)
 
 
 @dataclasses.dataclass

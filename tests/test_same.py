@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Bernoulli, Categorical, Geometric, Independent, Normal
 from torch.testing._internal.two_tensor import TwoTensor
 
+from support import Output
 from torchsleuth.compare import Comparison, Tolerance, same
 from torchsleuth.compare.comparison import rmse_multiplier
 from torchsleuth.errors import BadValue, FakeTensorGiven, UnknownSetting
@@ -51,19 +52,6 @@ class Lazy:
 
     ready: int
     later: Any = dataclasses.field(init=False)
-
-
-class ModelOutput(OrderedDict):  # type: ignore[type-arg]
-    """What Hugging Face's outputs look like from outside: a mapping whose items are attributes as well."""
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__()
-        for name, value in fields.items():
-            self[name] = value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
-        super().__setattr__(name, value)
 
 
 class Plain:
@@ -118,13 +106,13 @@ def differs(found: Comparison, path: str, symptom: Symptom) -> Comparison:
         (lambda x: MappingProxyType({"k": x}), "['k']"),
         (lambda x: Batch(x), ".inputs"),
         (lambda x: Frozen(x), ".inputs"),
-        (lambda x: ModelOutput(loss=1, logits=x), "['logits']"),
+        (lambda x: Output(loss=1, logits=x), "['logits']"),
         (lambda x: Plain(a=1, b=x), ".b"),
         (lambda x: SimpleNamespace(a=x), ".a"),
         (lambda x: Slotted(1, x), "._Slotted__hidden"),
         (lambda x: Slotted(x, 1), ".shown"),
         (lambda x: {"a": [Batch(mask=(1, {"k": x}), inputs=0)]}, "['a'][0].mask[1]['k']"),
-        (lambda x: ModelOutput(logits=[Point(Plain(deep=x), 0)]), "['logits'][0][0].deep"),
+        (lambda x: Output(logits=[Point(Plain(deep=x), 0)]), "['logits'][0][0].deep"),
     ],
 )
 def test_a_difference_anywhere_is_found_with_its_path(wrap: Any, path: str) -> None:

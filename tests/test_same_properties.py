@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support import Output
 from torchsleuth.compare import Tolerance, same
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of torch: sparse, nested and quantised are "beta"
@@ -155,14 +156,6 @@ Pair = namedtuple("Pair", "left right")
 Record = make_dataclass("Record", ["one", "two"])
 
 
-class Output(OrderedDict):  # type: ignore[type-arg]
-    """A mapping with attributes, as Hugging Face's outputs are."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        super().__setitem__(name, value)
-        super().__setattr__(name, value)
-
-
 class Thing:
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
@@ -226,7 +219,7 @@ def build(plan: Plan, wrong: tuple[int, int] | None = None) -> Built:
             "deque": lambda: deque(made.values()),
             "dict": lambda: made,
             "ordered": lambda: OrderedDict(made),
-            "output": lambda: Output(made),
+            "output": lambda: Output(**made),
             "thing": lambda: Thing(**made),
             "namespace": lambda: SimpleNamespace(**made),
             "namedtuple": lambda: Pair(**made),

@@ -11,21 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from support import elsewhere
 from torchsleuth.compare import Effort, Judgement, Verdict, judge
 from torchsleuth.outcome import Symptom
 
 X = torch.randn(64, 48, generator=torch.Generator().manual_seed(1))
 QUICK = Effort(seeds=16)
-
-
-def seeded(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, with another draw before it: it no longer gets the random numbers that eager gets."""
-
-    def shifted(*args: Any) -> Any:
-        torch.rand(7)
-        return program(*args)
-
-    return shifted
 
 
 RIGHT: dict[str, tuple[Callable[..., Any], Callable[..., Any], torch.Tensor]] = {
@@ -131,7 +122,7 @@ def test_the_size_of_a_tensor_does_not_change_the_verdict(factor: float) -> None
 def test_a_wrong_operator_beside_a_dropout_is_a_bug() -> None:
     """Covers: U10. The peer passes it silently."""
     found = judge(
-        lambda x: F.dropout(F.relu(x), 0.5), seeded(lambda x: F.dropout(F.relu(x) + 0.5, 0.5)), [X], effort=QUICK
+        lambda x: F.dropout(F.relu(x), 0.5), elsewhere(lambda x: F.dropout(F.relu(x) + 0.5, 0.5)), [X], effort=QUICK
     )
     assert found.verdict is Verdict.BUG
     assert found.rng.eager_drew
@@ -143,7 +134,7 @@ def test_a_wrong_operator_beside_a_dropout_is_a_bug() -> None:
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_dropout_with_other_masks_is_noise(p: float) -> None:
     """Covers: U10"""
-    found = judge(lambda x: F.dropout(x, p) * 2, seeded(lambda x: F.dropout(x * 2, p)), [X], effort=QUICK)
+    found = judge(lambda x: F.dropout(x, p) * 2, elsewhere(lambda x: F.dropout(x * 2, p)), [X], effort=QUICK)
     assert found.verdict is Verdict.NOISE, str(found)
     assert found.leaf is not None
     assert found.leaf.distribution is not None
@@ -161,14 +152,14 @@ def test_dropout_with_other_masks_is_noise(p: float) -> None:
 )
 def test_a_wrong_dropout_is_a_bug(compiled: Callable[..., Any]) -> None:
     """Covers: U10"""
-    assert judge(lambda x: F.dropout(x, 0.5), seeded(compiled), [X], effort=QUICK).verdict is Verdict.BUG
+    assert judge(lambda x: F.dropout(x, 0.5), elsewhere(compiled), [X], effort=QUICK).verdict is Verdict.BUG
 
 
 def test_outputs_that_no_random_number_reaches_are_compared_exactly() -> None:
     """Covers: U10"""
     found = judge(
         lambda x: (F.dropout(x, 0.5), x.sin()),
-        seeded(lambda x: (F.dropout(x, 0.5), x.sin() * 1.0001)),
+        elsewhere(lambda x: (F.dropout(x, 0.5), x.sin() * 1.0001)),
         [X],
         effort=QUICK,
     )
