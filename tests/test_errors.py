@@ -8,8 +8,7 @@ import pickle
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from torchsleuth import errors
 from torchsleuth.errors import SleuthError

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from torchsleuth.compare.noise import BLATANT, EXPLAINED, FlipReport, NoiseReport, weigh, weigh_integers
 
@@ -46,6 +45,22 @@ def test_a_run_like_the_others_is_explained() -> None:
     assert not found.blatant
     assert 0.5 < found.worst < EXPLAINED
     assert (found.unexplained, found.faint, found.astray, found.nonfinite) == (0, 0, 0, 0)
+
+
+def test_what_is_doubtful_in_one_run_excuses_nothing_in_another() -> None:
+    """Covers: U12. Compiled does not repeat itself: one run is plainly wrong, the other off by next to nothing."""
+    centre = true_values()
+    centre[0] = 1e-9
+    eager = centre.float()
+    wrong, faint = eager.clone(), eager.clone()
+    wrong[1] += 1
+    faint[0] += 1e-8
+    shaken = [eager] * 6
+    assert weigh(centre, [eager], shaken, [faint], torch.float32).faint == 1
+    for results in ([wrong], [wrong, faint], [faint, wrong]):
+        found = weigh(centre, [eager], shaken, results, torch.float32)
+        assert found.blatant
+        assert (found.unexplained, found.faint, found.index) == (1, 0, (1,))
 
 
 def test_a_result_nearer_to_the_truth_is_explained() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from torchsleuth.compare import numeric, same
 from torchsleuth.compare.numeric import Measure, chunks, global_index, measure, spoiled, unequal

@@ -8,8 +8,7 @@ from dataclasses import FrozenInstanceError
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from torchsleuth import outcome
 from torchsleuth.outcome import (

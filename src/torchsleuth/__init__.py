@@ -15,27 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchsleuth.compare import (
         Comparison as Comparison,
-    )
-    from torchsleuth.compare import (
         Judgement as Judgement,
-    )
-    from torchsleuth.compare import (
         Tolerance as Tolerance,
-    )
-    from torchsleuth.compare import (
         Verdict as Verdict,
-    )
-    from torchsleuth.compare import (
         judge as judge,
-    )
-    from torchsleuth.compare import (
         same as same,
-    )
-    from torchsleuth.compare import (
         same_two_models as same_two_models,
     )
-    from torchsleuth.errors import AccuracyError as AccuracyError
-    from torchsleuth.errors import SleuthError as SleuthError
+    from torchsleuth.errors import AccuracyError as AccuracyError, SleuthError as SleuthError
 
 __version__ = "0.1.0"
 

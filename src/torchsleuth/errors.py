@@ -80,3 +80,10 @@ class CannotReduce(CompareError, NotImplementedError):
 
 class AccuracyError(SleuthError):
     """Two runs were compared and disagree; `cause` is the comparison, in words."""
+
+
+def in_words(error: BaseException) -> str:
+    """Anybody's exception in one line: its type and the first line of what it says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    return f"{type(error).__qualname__}: {said}" if said else type(error).__qualname__

@@ -307,6 +307,11 @@ def is_higher_order_op(x: object) -> bool:
     return isinstance(x, resolve("HigherOrderOperator"))
 
 
+def op_name(op: object) -> str:
+    """The name of an operator or function without namespace and overload: `aten.add_.Tensor` → `add_`."""
+    return str(getattr(op, "__name__", op)).partition(".")[0]
+
+
 def op_tags(op: object) -> frozenset[torch.Tag]:
     """What torch says of an overload, as `torch.Tag`s: random, pointwise, core, ..."""
     resolve("tags")

@@ -10,19 +10,19 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from torchsleuth import torch_compat
 from torchsleuth.errors import SleuthError
+from torchsleuth.outcome import Word
 
 if TYPE_CHECKING:
     import torch
 
 
-class Fault(str, Enum):
+class Fault(Word):
     """A fault that Inductor can be told to make."""
 
     RELU = "relu"

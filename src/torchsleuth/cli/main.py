@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from torchsleuth import __version__
-from torchsleuth.cli import demo as demo_command
-from torchsleuth.cli import doctor as doctor_command
+from torchsleuth.cli import demo as demo_command, doctor as doctor_command
 from torchsleuth.errors import SleuthError
 
 app = typer.Typer(

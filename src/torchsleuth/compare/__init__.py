@@ -1,12 +1,12 @@
 """Comparing results: do two values agree (`same`), do two models (`same_two_models`), bug or noise (`judge`)?"""
 
 from .agree import same
+from .clones import clone_inputs
 from .comparison import Comparison, Tolerance
 from .fp64 import cast_to_fp64
 from .judgement import Judgement, LeafEvidence, RngEvidence, Verdict
 from .models import (
     Results,
-    clone_inputs,
     collect_results,
     reduce_to_scalar_loss,
     requires_bwd_pass,

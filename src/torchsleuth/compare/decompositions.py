@@ -15,7 +15,8 @@ from torchsleuth import torch_compat
 from torchsleuth.errors import SleuthError
 
 from .fp64 import widen_call
-from .rng import widen
+from .kinds import widen
+from .rng import is_random
 
 _CLOSE = 1e-9
 """Two ways to compute the same in fp64 differ by less than this, as a fraction of the numbers involved."""
@@ -34,7 +35,7 @@ class Decompositions:
     def find(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """The operator written out, if it consists of several operators and they compute the same."""
         written = torch_compat.decomposition(operator)
-        if written is None or is_seeded(operator) or "out" in kwargs or _is_in_place(operator):
+        if written is None or is_random(operator) or "out" in kwargs or torch_compat.op_name(operator).endswith("_"):
             return None
         call = (operator, repr(torch_compat.tree_map(_describe, (args, kwargs))))
         if call not in self.trusted:
@@ -102,17 +103,3 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [tensor for child in value for tensor in _tensors(child)]
     return []
-
-
-def is_seeded(operator: Any) -> bool:
-    """Whether calling the operator may draw random numbers (twice is not once)."""
-    return torch.Tag.nondeterministic_seeded in torch_compat.op_tags(operator)
-
-
-def _is_in_place(operator: Any) -> bool:
-    return str(getattr(operator, "__name__", operator)).partition(".")[0].endswith("_")
-
-
-def overload_name(operator: Any) -> str:
-    """`aten.add_.Tensor` → `add`: the operator without namespace, overload and in-place mark."""
-    return str(getattr(operator, "__name__", operator)).partition(".")[0].removesuffix("_")

@@ -19,7 +19,7 @@ from torchsleuth import torch_compat
 from torchsleuth.errors import NoReference
 
 from .clones import clone_inputs
-from .rng import widen
+from .kinds import widen
 from .tree import map_tensors, tensors_in
 
 _METHODS = {
@@ -97,7 +97,7 @@ def widen_call(
     target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """One call with every floating-point dtype it names made fp64 (complex128)."""
-    name = target if isinstance(target, str) else str(getattr(target, "__name__", "")).partition(".")[0]
+    name = target if isinstance(target, str) else torch_compat.op_name(target)
     if name in _KEEP:
         return target, args, kwargs
     overload = str(getattr(target, "_overloadname", ""))

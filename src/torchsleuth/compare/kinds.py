@@ -23,6 +23,13 @@ def is_floating(value: Any) -> bool:
     return isinstance(value, (float, complex))
 
 
+def widen(value: torch.Tensor) -> torch.Tensor:
+    """Floating point to fp64, complex to complex128, anything else as it is."""
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.to(torch.float64) if value.is_floating_point() else value
+
+
 def dense_parts(path: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """A tensor of any kind as strided tensors by path: components of a nested one, values of a sparse one, …"""
     if tensor.is_nested:

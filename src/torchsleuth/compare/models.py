@@ -19,10 +19,10 @@ import torch
 from typing_extensions import Unpack
 
 from torchsleuth import config
-from torchsleuth.errors import CannotReduce, NoReference
+from torchsleuth.errors import CannotReduce, NoReference, in_words
 
 from .agree import same
-from .clones import clone_inputs as clone_inputs
+from .clones import clone_inputs
 from .comparison import Comparison, Tolerance, ToleranceOptions
 from .fp64 import cast_to_fp64
 from .rng import RngState, Tape, preserved
@@ -204,10 +204,9 @@ def run_in_fp64(
     except NoReference:
         raise
     except Exception as error:
-        first_line = (str(error).splitlines() or [""])[0]
         raise NoReference(
             "the fp64 reference could not be computed",
-            cause=f"in double precision the program raises {type(error).__qualname__}: {first_line}",
+            cause=f"in double precision the program raises {in_words(error)}",
             remedy="compare without it (SLEUTH_FP64=0), or mend the operator that does not take fp64",
         ) from error
 

@@ -90,15 +90,27 @@ def weigh(
     return tally.report()
 
 
+@dataclass
+class _Counts:
+    """What was counted in one of the results."""
+
+    unexplained: int = 0
+    faint: int = 0
+    astray: int = 0
+    nonfinite: int = 0
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """The worse of two results has the larger one."""
+        return self.nonfinite, self.unexplained - self.faint - self.astray, self.unexplained
+
+
 class _Tally:
     """What `weigh` carries from one box of elements to the next."""
 
     def __init__(self, results: int, grain: float) -> None:
         self.grain = grain
-        self.unexplained = [0] * results
-        self.faint = [0] * results
-        self.astray = [0] * results
-        self.nonfinite = [0] * results
+        self.counts = [_Counts() for _ in range(results)]
         self.rank = self.worst = 0.0
         self.index: tuple[int, ...] | None = None
         self.eager, self.result, self.noise = _Errors(), _Errors(), _Errors()
@@ -122,18 +134,18 @@ class _Tally:
         spread = _farthest([*eager[1:], *perturbed], eager[0]).maximum(floor)
         astray = plain > BLATANT * spread if perturbed else torch.zeros_like(plain, dtype=torch.bool)
         bound = torch.where(astray, spread, bound)
-        for number, result in enumerate(results):
+        for result, counts in zip(results, self.counts, strict=True):
             distance = _distance(result, centre)
             distance = torch.where(astray, distance.minimum(_distance(result, eager[0])), distance)
             ratio = distance / bound
             unexplained, faint = ratio > EXPLAINED, distance <= self.grain
-            self.unexplained[number] += int(unexplained.sum())
-            self.faint[number] += int((unexplained & faint).sum())
-            self.astray[number] += int((unexplained & astray & ~faint).sum())
+            counts.unexplained += int(unexplained.sum())
+            counts.faint += int((unexplained & faint).sum())
+            counts.astray += int((unexplained & astray & ~faint).sum())
             doubtful = faint | astray
             strange = _strange(result, [centre, *eager, *perturbed])
             if strange is not None:
-                self.nonfinite[number] += int(strange.sum())
+                counts.nonfinite += int(strange.sum())
                 ratio = torch.where(strange, math.inf, ratio)
                 doubtful &= ~strange
             self._keep_worst(box, ratio, doubtful)
@@ -150,12 +162,13 @@ class _Tally:
             self.index = global_index(spot, box)
 
     def report(self) -> NoiseReport:
+        counts = max(self.counts, key=lambda one: one.weight)
         return NoiseReport(
             worst=self.worst,
-            unexplained=max(self.unexplained, default=0),
-            faint=max(self.faint, default=0),
-            astray=max(self.astray, default=0),
-            nonfinite=max(self.nonfinite, default=0),
+            unexplained=counts.unexplained,
+            faint=counts.faint,
+            astray=counts.astray,
+            nonfinite=counts.nonfinite,
             index=self.index,
             eager_max=self.eager.largest,
             eager_rms=self.eager.rms,

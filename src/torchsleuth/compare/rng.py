@@ -107,8 +107,7 @@ def _is_random_node(node: torch.fx.Node) -> bool:
         return node.target in _RANDOM_FUNCTIONS
     if node.op != "call_function":
         return False
-    name = getattr(node.target, "__name__", "").partition(".")[0]
-    return is_random(node.target) or name in _RANDOM_FUNCTIONS
+    return is_random(node.target) or torch_compat.op_name(node.target) in _RANDOM_FUNCTIONS
 
 
 class TapeMismatch(RuntimeError):
@@ -169,13 +168,13 @@ class Tape:
         before = RngState.capture()
         result = operator(*args, **kwargs)
         if _draws_for_sure(operator) or not before.same_as(RngState.capture()):
-            kept = result[1] if _base_name(operator) == "native_dropout" else result
+            kept = result[1] if torch_compat.op_name(operator) == "native_dropout" else result
             self.entries.append(Draw(str(operator), _copy(kept), before))
         return result
 
 
 def _replay(operator: Any, draw: Draw, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    name = _base_name(operator)
+    name = torch_compat.op_name(operator)
     if name == "native_dropout":
         value, probability = args[0], args[1]
         mask = draw.value
@@ -200,7 +199,7 @@ def _check_shape(operator: Any, recorded: torch.Tensor, asked: torch.Tensor) -> 
 
 def _draws_for_sure(operator: Any) -> bool:
     """Attention and its like are marked random, but draw only if they are told to drop something."""
-    return torch_compat.op_is_mutable(operator) or _draws_only(_base_name(operator))
+    return torch_compat.op_is_mutable(operator) or _draws_only(torch_compat.op_name(operator))
 
 
 _DRAWS = frozenset(
@@ -212,17 +211,6 @@ _DRAWS = frozenset(
 def _draws_only(name: str) -> bool:
     """Whether what is returned is nothing but random numbers, through which no gradient flows."""
     return name in _DRAWS
-
-
-def widen(value: torch.Tensor) -> torch.Tensor:
-    """Floating point to fp64, complex to complex128, anything else as it is."""
-    if value.is_complex():
-        return value.to(torch.complex128)
-    return value.to(torch.float64) if value.is_floating_point() else value
-
-
-def _base_name(operator: Any) -> str:
-    return str(getattr(operator, "__name__", operator)).partition(".")[0]
 
 
 def _copy(value: Any) -> Any:

@@ -24,7 +24,8 @@ import torch
 
 from torchsleuth import torch_compat
 
-from .decompositions import Decompositions, is_seeded, overload_name
+from .decompositions import Decompositions
+from .rng import is_random
 
 UNITS = 4.0
 """Kernels of fp32 and wider types are good to this many units in the last place; the spread shows that far."""
@@ -92,7 +93,7 @@ class RoundingNoise:
     def call(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not rounds(operator, args, kwargs):
             return operator(*args, **kwargs)
-        if not is_seeded(operator):  # these may be called twice
+        if not is_random(operator):  # these may be called twice
             if self.decompositions and (written := self.decompositions.find(operator, args, kwargs)):
                 return self._call_written(written, operator, args, kwargs)
             if _is_narrow_sum(operator, args, kwargs):
@@ -115,7 +116,7 @@ class RoundingNoise:
             lambda leaf: leaf if _is_one_of(leaf, targets) else self._moved_input(leaf, length), args
         )
         result = operator(*inputs, **kwargs)
-        if not _floats(result) and not _writes(operator, args, kwargs) and not is_seeded(operator):
+        if not _floats(result) and not _writes(operator, args, kwargs) and not is_random(operator):
             return operator(*args, **kwargs)  # it compares or searches, and its inputs are what they are
         if _counts(operator, args, kwargs, result):
             return result
@@ -188,7 +189,7 @@ def rounds(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         return False
     if torch.Tag.inplace_view in torch_compat.op_tags(operator):
         return False  # `transpose_` and its like
-    name = overload_name(operator)
+    name = _plain_name(operator)
     if name == "_to_copy":
         return _narrows(args[0], kwargs.get("dtype"))
     if name == "convert_element_type":
@@ -198,13 +199,13 @@ def rounds(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     if name in ("index_put", "_unsafe_index_put", "put"):
         return bool(kwargs.get("accumulate", args[3] if len(args) > 3 else False))
     data = args[1:] if torch_compat.op_is_mutable(operator) else args  # `uniform_` overwrites what it is given
-    draws = is_seeded(operator) and not _floats(data)
+    draws = is_random(operator) and not _floats(data)
     return name not in _EXACT and not draws
 
 
 def summands(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int:
     """Roughly how many numbers go into one element of the result; 1 for pointwise operators."""
-    name, tags = overload_name(operator), _tags(operator)
+    name, tags = _plain_name(operator), _tags(operator)
     tensors = [tensor for tensor in _floats(args) if tensor.ndim]
     if torch.Tag.pointwise in tags or name in ("_to_copy", "copy") or not tensors:
         return 1
@@ -241,7 +242,7 @@ def _tags(operator: Any) -> frozenset[torch.Tag]:
     """The tags of an operator; a primitive has none of use, so those of its namesake."""
     tags = torch_compat.op_tags(operator)
     if str(operator).startswith("prims."):
-        namesake = getattr(torch.ops.aten, overload_name(operator), None)
+        namesake = getattr(torch.ops.aten, _plain_name(operator), None)
         for overload in namesake.overloads() if namesake is not None else ():
             tags |= torch_compat.op_tags(getattr(namesake, overload))
     return tags
@@ -252,7 +253,7 @@ def _counts(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result
 
     Or an operator rounded to them, or drew them.
     """
-    whole = overload_name(operator) == "floor_divide" or kwargs.get("rounding_mode") is not None or is_seeded(operator)
+    whole = _plain_name(operator) == "floor_divide" or kwargs.get("rounding_mode") is not None or is_random(operator)
     sources = [] if whole else _floats(args)
     return all(_is_integral(tensor) for tensor in (*_floats(result), *sources))
 
@@ -310,6 +311,11 @@ def _narrows(value: Any, dtype: Any) -> bool:
     if not value.is_floating_point():
         return value.dtype in (torch.int32, torch.int64)
     return torch.finfo(dtype).eps > torch.finfo(value.dtype).eps
+
+
+def _plain_name(operator: Any) -> str:
+    """`aten.add_.Tensor` → `add`: the in-place operator goes by the name of the other."""
+    return torch_compat.op_name(operator).removesuffix("_")
 
 
 def _eps(value: torch.Tensor) -> float:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from .clones import clone_inputs
+from .kinds import widen
 from .models import Results, call, requires_bwd_pass
 from .reach import find_state
-from .rng import RngState, widen
+from .rng import RngState
 from .tree import map_tensors, tensors_in
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchsleuth.errors import NoReference
+from torchsleuth.errors import NoReference, in_words
 
 from .agree import same
 from .chance import Chance
@@ -173,7 +173,7 @@ class _Trial:
         log.warning("%s raised while its results were to be judged", who, exc_info=error)
         return Judgement(
             Verdict.UNKNOWN,
-            f"{who} raised {_in_words(error)}, so there are no results to compare",
+            f"{who} raised {in_words(error)}, so there are no results to compare",
             raised=error,
             rng=self._rng_evidence(),
             runs=self.runs,
@@ -209,7 +209,7 @@ class _Trial:
         except NoReference as missing:
             self.grounds.no_reference = missing.cause
         except Exception as error:  # noqa: BLE001 - then there is no reference, and this is why
-            self.grounds.no_reference = f"in double precision eager raises {_in_words(error)}"
+            self.grounds.no_reference = f"in double precision eager raises {in_words(error)}"
 
     def _perturb_until_settled(self) -> list[LeafEvidence]:
         """Weigh the leaves against perturbed runs of eager; again while that explains most of what is open.
@@ -241,7 +241,7 @@ class _Trial:
         try:
             observed = self.eager.run(start, perturbed(seed, self.decompositions if seed % 2 else None))
         except Exception as error:  # noqa: BLE001 - then this run shows nothing; if none shows anything, that is said
-            self.grounds.not_perturbed = f"with its roundings perturbed eager raises {_in_words(error)}"
+            self.grounds.not_perturbed = f"with its roundings perturbed eager raises {in_words(error)}"
             return None
         return _flatten(self._complete(observed))
 
@@ -329,9 +329,3 @@ def _size_of(found: Comparison) -> float:
     if found.agree:
         return 0.0
     return found.max_abs if found.max_abs and math.isfinite(found.max_abs) else math.inf
-
-
-def _in_words(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
-    return f"{type(error).__qualname__}: {said}" if said else type(error).__qualname__
