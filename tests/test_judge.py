@@ -742,6 +742,21 @@ def test_the_evidence_of_a_bug() -> None:
     assert found.runs == 6 + 1 + 2 * Effort().perturbed
 
 
+@pytest.mark.parametrize("program", [smooth, lambda x: (x * 9).long()], ids=["floats", "integers"])
+def test_the_evidence_comes_from_the_run_that_is_wrong(program: Program) -> None:
+    """Covers: U12. A fault that shows only now and then: the first run is right."""
+    calls = []
+
+    def moody(x: torch.Tensor) -> Any:
+        calls.append(1)
+        return program(x) if len(calls) == 1 else spoiled(program, lambda v: v + 7)(x)
+
+    leaf = judge(program, moody, [randn(100)]).leaf
+    assert leaf is not None
+    assert (leaf.verdict, leaf.index) == (Verdict.BUG, (50,))
+    assert leaf.compiled_value == pytest.approx(leaf.eager_value + 7)
+
+
 def test_the_evidence_of_flips() -> None:
     """Covers: U12"""
     program, compiled, inputs = RIGHT["integers, bfloat16"]

@@ -287,7 +287,7 @@ def test_what_no_run_of_eager_flips_is_not() -> None:
     perturbed[:5] = True
     result[4, 0] = result[6, 2] = True
     found = weigh_integers([eager], [perturbed], [eager, result])
-    assert found == FlipReport(differing=2, unexplained=1, index=(6, 2))
+    assert found == FlipReport(differing=2, unexplained=1, index=(6, 2), run=1)
     assert not found.explained
 
 

@@ -17,6 +17,7 @@ NOISE = NoiseReport(
     astray=0,
     nonfinite=0,
     index=(0, 1),
+    run=0,
     eager_max=1e-7,
     eager_rms=1e-8,
     result_max=0.5,

@@ -50,6 +50,9 @@ class NoiseReport:
     nonfinite: int
     """Elements that are NaN or infinite (or are not) without any run of eager to excuse it."""
     index: tuple[int, ...] | None
+    """Where the worst element is."""
+    run: int
+    """In which of the results."""
     eager_max: float
     eager_rms: float
     result_max: float
@@ -113,6 +116,7 @@ class _Tally:
         self.counts = [_Counts() for _ in range(results)]
         self.rank = self.worst = 0.0
         self.index: tuple[int, ...] | None = None
+        self.run = 0
         self.eager, self.result, self.noise = _Errors(), _Errors(), _Errors()
 
     def add(
@@ -134,7 +138,7 @@ class _Tally:
         spread = _farthest([*eager[1:], *perturbed], eager[0]).maximum(floor)
         astray = plain > BLATANT * spread if perturbed else torch.zeros_like(plain, dtype=torch.bool)
         bound = torch.where(astray, spread, bound)
-        for result, counts in zip(results, self.counts, strict=True):
+        for run, (result, counts) in enumerate(zip(results, self.counts, strict=True)):
             distance = _distance(result, centre)
             distance = torch.where(astray, distance.minimum(_distance(result, eager[0])), distance)
             ratio = distance / bound
@@ -148,9 +152,9 @@ class _Tally:
                 counts.nonfinite += int(strange.sum())
                 ratio = torch.where(strange, math.inf, ratio)
                 doubtful &= ~strange
-            self._keep_worst(box, ratio, doubtful)
+            self._keep_worst(run, box, ratio, doubtful)
 
-    def _keep_worst(self, box: tuple[slice, ...], ratio: torch.Tensor, doubtful: torch.Tensor) -> None:
+    def _keep_worst(self, run: int, box: tuple[slice, ...], ratio: torch.Tensor, doubtful: torch.Tensor) -> None:
         """The largest ratio; doubtful elements count only where there are no others that are unexplained."""
         rank = torch.where(doubtful, ratio.clamp_max(EXPLAINED), ratio).reshape(-1)
         spot = int(rank.argmax())
@@ -159,7 +163,7 @@ class _Tally:
         found = (float(rank[spot]), float(ratio.reshape(-1)[spot]))
         if self.index is None or found > (self.rank, self.worst):
             self.rank, self.worst = found
-            self.index = global_index(spot, box)
+            self.run, self.index = run, global_index(spot, box)
 
     def report(self) -> NoiseReport:
         counts = max(self.counts, key=lambda one: one.weight)
@@ -170,6 +174,7 @@ class _Tally:
             astray=counts.astray,
             nonfinite=counts.nonfinite,
             index=self.index,
+            run=self.run,
             eager_max=self.eager.largest,
             eager_rms=self.eager.rms,
             result_max=self.result.largest,
@@ -203,6 +208,8 @@ class FlipReport:
     unexplained: int
     """Elements that differ and that no perturbed run of eager turns."""
     index: tuple[int, ...] | None
+    run: int = 0
+    """In which of the results that is."""
 
     @property
     def explained(self) -> bool:
@@ -218,17 +225,17 @@ def weigh_integers(
     """
     centre = eager[0]
     steady = torch.ones(centre.shape, dtype=torch.bool, device=centre.device)
-    for run in (*eager, *perturbed):
-        steady &= run == centre
+    for other in (*eager, *perturbed):
+        steady &= other == centre
     worst = FlipReport(0, 0, None)
-    for result in results:
+    for run, result in enumerate(results):
         wrong = result != centre
         blamed = wrong & steady
         found = (int(blamed.sum()), int(wrong.sum()))
         if found > (worst.unexplained, worst.differing):
             chosen = (blamed if found[0] else wrong).reshape(-1).to(torch.uint8).argmax()
             index = tuple(int(i) for i in torch.unravel_index(chosen, centre.shape))
-            worst = FlipReport(differing=found[1], unexplained=found[0], index=index)
+            worst = FlipReport(differing=found[1], unexplained=found[0], index=index, run=run)
     return worst
 
 

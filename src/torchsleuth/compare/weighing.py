@@ -89,7 +89,7 @@ def _weigh_floats(
         symptom=Symptom.NAN if noise.nonfinite else Symptom.VALUE,
         index=index,
         eager_value=None if index is None else first[index].item(),
-        compiled_value=None if index is None else compiled[0][index].item(),
+        compiled_value=None if index is None else compiled[noise.run][index].item(),
         fp64_value=None if index is None or centre is None else centre[index].item(),
         noise=noise,
         numel=first.numel(),
@@ -133,7 +133,7 @@ def _weigh_integers(
         symptom=Symptom.INTEGER,
         index=index,
         eager_value=None if index is None else first[index].item(),
-        compiled_value=None if index is None else compiled[0][index].item(),
+        compiled_value=None if index is None else compiled[flips.run][index].item(),
         flips=flips,
         numel=first.numel(),
     )
