@@ -24,7 +24,7 @@ from torchsleuth import config
 from torchsleuth.config import After, Explained, Level, Settings, configure, current, explain, load, patch
 from torchsleuth.errors import BadConfigFile, BadValue, ConfigError, UnknownSetting
 
-NAMES = ("after", "level", "tolerance", "fp64", "ignore_non_fp", "forward_only")
+NAMES = ("after", "level", "store", "tolerance", "fp64", "ignore_non_fp", "forward_only")
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,13 @@ HUGE = pytest.param(10**5000, id="an integer that Python itself will not print")
 
 def test_the_defaults() -> None:
     assert load(environ={}) == Settings(
-        after=None, level=Level.MINIFY, tolerance=1e-3, fp64=True, ignore_non_fp=False, forward_only=False
+        after=None,
+        level=Level.MINIFY,
+        store=".sleuth",
+        tolerance=1e-3,
+        fp64=True,
+        ignore_non_fp=False,
+        forward_only=False,
     )
 
 
@@ -175,7 +181,7 @@ def test_garbage_is_a_bad_value_or_becomes_a_value_of_the_right_type(name: str, 
     except BadValue as error:
         complete = name in error.what and config.SETTINGS[name].valid in error.remedy
     else:
-        types: dict[str, Any] = {"after": (After, type(None)), "level": Level, "tolerance": float}
+        types: dict[str, Any] = {"after": (After, type(None)), "level": Level, "store": str, "tolerance": float}
         complete = isinstance(getattr(settings, name), types.get(name, bool))
     assert complete
 
@@ -235,6 +241,7 @@ def test_a_later_source_wins(tmp_path: Path) -> None:
     assert explain(environ=environ, level=4) == (
         Explained("after", After.AOT, "SLEUTH_AFTER"),
         Explained("level", Level.ACCURACY, "argument"),
+        Explained("store", ".sleuth", "default"),
         Explained("tolerance", 1.0, str(path)),
         Explained("fp64", True, "default"),
         Explained("ignore_non_fp", False, "default"),

@@ -116,6 +116,14 @@ def _parse_tolerance(value: object) -> float:
     return number
 
 
+def _parse_store(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise _DoesNotFit
+    return value
+
+
 def _parse_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -161,6 +169,14 @@ class Settings:
             _parse_level,
             valid="1 or dump, 2 or minify, 3 or always, 4 or accuracy",
             help="When the watcher looks and what it keeps.",
+        ),
+    )
+    store: str = field(
+        default=".sleuth",
+        metadata=_about(
+            _parse_store,
+            valid="a folder, or a URL that fsspec knows (memory://cases, s3://bucket/cases)",
+            help="Where cases are kept.",
         ),
     )
     tolerance: float = field(

@@ -10,6 +10,15 @@
     │   ├── FakeTensorGiven    a fake tensor has no values to compare
     │   ├── NoReference        the fp64 reference was required and could not be made
     │   └── CannotReduce       no scalar loss for a type     (also a NotImplementedError)
+    ├── CaseError              a case cannot be read, written or used (names the file and the field)
+    │   ├── BadCase            it is no case, or a part of it is not what it has to be
+    │   ├── NewerCase          a newer torchsleuth wrote it, and this one cannot make sense of it
+    │   ├── HashMismatch       its bytes are not the ones that were written
+    │   ├── MissingTensor      a tensor's bytes are not there
+    │   ├── NotFound           the store has no such case, or more than one
+    │   ├── NeedsTrust         it calls code of the user's own, and nobody said that is trusted
+    │   ├── CannotHold         a value has no place in a case, or was noticed in one and is needed now
+    │   └── StoreError         the store itself cannot be read or written
     └── AccuracyError          two runs were compared and disagree
 
 An exception of the user's program, or of a compiler under test, is never wrapped in one of these:
@@ -33,7 +42,7 @@ class SleuthError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries; keyword-only arguments need this to survive pickling.
-        return (_rebuild, (type(self), self.what, self.cause, self.remedy))
+        return (_rebuild, (type(self), self.what, self.cause, self.remedy), self.__dict__)
 
 
 def _rebuild(kind: type[SleuthError], what: str, cause: str, remedy: str) -> SleuthError:
@@ -76,6 +85,48 @@ class NoReference(CompareError):
 
 class CannotReduce(CompareError, NotImplementedError):
     """No scalar loss can be made from a value of this type."""
+
+
+class CaseError(SleuthError):
+    """A case cannot be read, written or used. `file` and `field` say where, if there is a where."""
+
+    def __init__(self, what: str, *, cause: str, remedy: str, file: str = "", field: str = "") -> None:
+        where = ": ".join(part for part in (file, field) if part)
+        super().__init__(f"{where}: {what}" if where else what, cause=cause, remedy=remedy)
+        self.file = file
+        self.field = field
+
+
+class BadCase(CaseError):
+    """It is no case, or a part of it is not what it has to be."""
+
+
+class NewerCase(CaseError):
+    """A newer torchsleuth wrote it, and this one cannot make sense of it."""
+
+
+class HashMismatch(CaseError):
+    """The bytes are not the ones that were written: damaged on the way, or changed since."""
+
+
+class MissingTensor(CaseError):
+    """The bytes of a tensor are not there. Nothing is ever put in their place."""
+
+
+class NotFound(CaseError):
+    """The store has no such case, or more than one that the name could mean."""
+
+
+class NeedsTrust(CaseError):
+    """The case calls code of the user's own, and nobody said that it is trusted."""
+
+
+class CannotHold(CaseError):
+    """A value has no place in a case; or one that was only noticed is needed now."""
+
+
+class StoreError(CaseError):
+    """The store itself cannot be read or written: no such folder, no room, no permission."""
 
 
 class AccuracyError(SleuthError):

@@ -1,0 +1,1 @@
+"""A failure as data, and everything that is done with it short of running it."""
