@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -181,7 +182,51 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "arguments": lambda: torch_compat.op_arguments(aten.add.Tensor, (), {}),
     "decomposition_table": lambda: torch_compat.decomposition(aten.gelu.default),
     "inductor_config_patch": lambda: torch_compat.inductor_config_patch(debug=True),
+    "OpOverloadPacket": lambda: torch_compat.find_operator("aten", "add", None),
+    "higher_order_ops": lambda: torch_compat.find_operator("higher_order", "cond", None),
+    "FakeTensorMode": lambda: torch_compat.fake_mode(None),
+    "FakeTensor": lambda: torch_compat.subclass_name(torch.ones(1)),
+    "TracingContext": lambda: torch_compat.aot_name(),
+    "BackwardState": lambda: torch_compat.is_backward_state(1),
+    "pytree": lambda: torch_compat.path_key("index", 0),
+    "custom_ops": lambda: torch_compat.custom_op_definition("mylib::foo"),
+    "triton_kernels": lambda: torch_compat.triton_kernel(0),
+    "tensor_metadata": lambda: torch_compat.tensor_metadata(torch.ones(1)),
+    "size_functions": lambda: torch_compat.size_functions(),
+    "integer_infinity": lambda: torch_compat.integer_infinity(),
+    "ValueRanges": lambda: torch_compat.value_range(0, 1),
+    "ShapeGuard": lambda: torch_compat.shape_guard(True),
+    "SLoc": lambda: torch_compat.nowhere(),
+    "Source": lambda: torch_compat.named_source("x", False),
+    "no_hint": lambda: torch_compat.symbolic_value(torch.SymInt, None, None, False),
+    "update_version_counter": lambda: torch_compat.forget_derived(None),
+    "CapturedTraceback": lambda: torch_compat.no_traceback(),
+    "config_unset": lambda: torch_compat.config_values("torch._dynamo.config"),
+    "config_patcher": lambda: _enter(torch_compat.config_patch("torch._dynamo.config", {})),
+    "dynamo_config": lambda: torch_compat.config_values("torch._dynamo.config"),
+    "inductor_config": lambda: torch_compat.config_values("torch._inductor.config"),
+    "functorch_config": lambda: torch_compat.config_values("torch._functorch.config"),
+    "fx_config": lambda: torch_compat.config_values("torch.fx.experimental._config"),
+    "compiler_config": lambda: torch_compat.config_values("torch.compiler.config"),
+    "disable_current_modes": lambda: _enter(torch_compat.plain_torch()),
+    "DisableTorchFunction": lambda: _enter(torch_compat.plain_torch()),
+    "storage_key": lambda: torch_compat.storage_key(torch.ones(1).untyped_storage()),
+    "view_base": lambda: torch_compat.view_base(torch.ones(1)),
+    "sparse_indices": lambda: torch_compat.sparse_parts(torch.ones(1).to_sparse()),
+    "sparse_values": lambda: torch_compat.sparse_parts(torch.ones(1).to_sparse()),
+    "neg_view": lambda: torch_compat.negated(torch.ones(1)),
+    "empty_quantised": lambda: torch_compat.empty_quantised(torch.qint8, 1.0, 0),
+    "empty_quantised_by_channel": lambda: torch_compat.empty_quantised_by_channel(
+        torch.qint8, [1], torch.ones(1), torch.zeros(1), 0
+    ),
+    "is_functional": lambda: torch_compat.is_wrapper(torch.ones(1)),
+    "is_functorch_wrapper": lambda: torch_compat.is_wrapper(torch.ones(1)),
 }
+
+
+def _enter(context: AbstractContextManager[object]) -> None:
+    with context:
+        pass
 
 
 def test_each_name_in_the_table_has_an_accessor_and_the_other_way_round() -> None:
@@ -190,7 +235,15 @@ def test_each_name_in_the_table_has_an_accessor_and_the_other_way_round() -> Non
 
 @pytest.mark.parametrize("key", NAMES)
 def test_each_accessor_says_what_stops_working(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_compat, "_TORCH", TorchNames(importer=OtherTorch("2.99.0", {})))
+    class WithoutIt(TorchNames):
+        def resolve(self, wanted: str) -> Any:
+            return (
+                TorchNames(importer=OtherTorch("2.99.0", {})).resolve(wanted)
+                if wanted == key
+                else super().resolve(wanted)
+            )
+
+    monkeypatch.setattr(torch_compat, "_TORCH", WithoutIt())
     with pytest.raises(MissingTorchName) as caught:
         ACCESSORS[key]()
     assert NAMES[key].path in caught.value.what
@@ -210,7 +263,7 @@ def test_the_table_is_complete_and_keeps_away_from_what_we_replace() -> None:
 
 # ---- the real torch --------------------------------------------------------------------------------------
 
-HEAVY = {"torch._inductor.config"}
+HEAVY = {"torch._inductor.config", "torch._dynamo.config"}
 
 
 @pytest.mark.parametrize("key", [key for key, name in NAMES.items() if name.module not in HEAVY])

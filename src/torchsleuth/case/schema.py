@@ -2,6 +2,7 @@
 
     Case ── graph      nodes, attributes, what each node is known to produce      (Graph, Node, Meta)
          ├─ inputs     what the graph was called with                             (Value)
+         ├─ examples   what the compiler was given in their place                 (Value)
          ├─ storages   the memory under every tensor of the case                  (Storage)
          ├─ symbols    symbolic sizes: names, hints, ranges, what is known        (Symbols)
          ├─ state      modes, random state, configuration, environment            (State)
@@ -190,6 +191,10 @@ class Tensor(Record, frozen=True, tag_field="is", tag="tensor"):
     parameter: bool = False
     conj: bool = False
     neg: bool = False
+    inference: bool = False
+    """Made in inference mode: it has no version, and autograd may not save it."""
+    base: Tensor | None = None
+    """The tensor that autograd knows it to be a view of. Compilers ask for it where inputs share memory."""
     parts: tuple[Tensor, ...] = ()
     coalesced: bool = False
     quantiser: Quantiser | None = None
@@ -202,6 +207,18 @@ class Quantiser(Record, frozen=True):
     scales: tuple[float, ...]
     zero_points: tuple[float, ...]
     axis: int | None = None
+
+
+class Module(Record, frozen=True, tag_field="is", tag="module"):
+    """A module of torch.nn that a graph calls: its class, its plain attributes, parameters, buffers and children."""
+
+    type: str
+    attributes: tuple[Entry, ...] = ()
+    parameters: tuple[Entry, ...] = ()
+    buffers: tuple[Entry, ...] = ()
+    transient: tuple[str, ...] = ()
+    """The buffers that are not part of its state dict."""
+    children: tuple[Entry, ...] = ()
 
 
 class Noticed(Record, frozen=True, tag_field="is", tag="noticed"):
@@ -249,6 +266,7 @@ Value: TypeAlias = (
     | Symbolic
     | Fake
     | Tensor
+    | Module
     | Noticed
     | Graph
     | None
@@ -269,8 +287,21 @@ class Entry(Record, frozen=True):
 class Step(Record, frozen=True):
     """One step on the way from a node's result to a symbol in it: an index, a key, a method, a division."""
 
-    how: Literal["index", "key", "method", "divide", "inner"]
-    what: int | str
+    how: Literal["index", "key", "method", "divide", "inner", "convert"]
+    what: int | str = 0
+
+
+class Provenance(Record, frozen=True):
+    """One of the nodes that a node was made from (`from_node`), and what that was made from in turn."""
+
+    name: str
+    target: str
+    made_by: str = ""
+    """The pass."""
+    actions: tuple[str, ...] = ()
+    graph: int = -1
+    """Which graph it was in; a number that only tells graphs apart."""
+    origins: tuple[Provenance, ...] = ()
 
 
 class Binding(Record, frozen=True):
@@ -290,11 +321,14 @@ class Meta(Record, frozen=True):
     stack_trace: str | None = None
     """The user's lines."""
     original_aten: str | None = None
-    source_fns: tuple[tuple[str, str], ...] = ()
+    source_fns: tuple[tuple[str, str], ...] | None = None
     """`source_fn_stack`: (name in the graph, the function or class) from outside in."""
-    modules: tuple[tuple[str, str, str], ...] = ()
+    modules: tuple[tuple[str, str, str], ...] | None = None
     """`nn_module_stack`: (key, path, class) from outside in."""
     bindings: tuple[Binding, ...] = ()
+    from_node: tuple[Provenance, ...] = ()
+    tensor_meta: bool = False
+    """Whether the node has `tensor_meta`, which follows from `val`."""
     more: tuple[Entry, ...] = ()
     """Everything else that can be said as a value: recompute tags, sequence numbers, exact strides, ..."""
     dropped: tuple[str, ...] = ()
@@ -353,17 +387,30 @@ class Storage(Record, frozen=True):
 
 
 class Symbol(Record, frozen=True):
-    """One symbol: "s77" stands for a size of an input (backed), "u0" for one that only running tells (unbacked)."""
+    """One symbol: "s77" stands for a size of an input (backed), "u0" for one that only running tells (unbacked).
+
+    Floats are "zf3" and "zuf0". What is written of a symbol besides its name are facts about it, not its definition.
+    """
 
     name: str
     backed: bool = True
-    type: Literal["int", "float", "bool"] = "int"
+    type: Literal["int", "float"] = "int"
     positive: bool | None = None
     nonnegative: bool | None = None
-    hint: bool | int | float | None = None
-    lower: Term = 0
-    upper: Term = 0
+    hint: Term | None = None
+    """The value it had."""
+    override: int | None = None
+    """The value that the user told compilers to reckon with."""
+    observed: Term | None = None
+    """The value that an unbacked symbol had, where real tensors are propagated beside the fake ones."""
+    lower: Term | None = None
+    upper: Term | None = None
+    """Both or none."""
     size_like: bool = False
+    input: bool = False
+    """An unbacked symbol that stands for a size of an input (`mark_unbacked`)."""
+    ephemeral: bool = False
+    """It stands for something that is gone when the graph runs; torch prefers to eliminate such symbols."""
     source: str | None = None
     """What it stands for in the user's program, for people: `L['x'].size()[0]`."""
 
@@ -382,10 +429,21 @@ class Symbols(Record, frozen=True):
 
     symbols: tuple[Symbol, ...] = ()
     replacements: tuple[tuple[str, Term], ...] = ()
+    """What a symbol was found to be equal to, and is replaced by."""
+    renamings: tuple[tuple[str, str], ...] = ()
+    """Unbacked symbols that were found to be others seen before."""
     divisible: tuple[Term, ...] = ()
+    """Remainders that are 0."""
     guards: tuple[Term, ...] = ()
     """What compiling found out on the hints and relied on."""
     asserts: tuple[Assert, ...] = ()
+    axioms: tuple[tuple[Term, bool], ...] | None = None
+    """Conditions that are known to be true or false, if they are others than follow from guards and asserts."""
+    settings: tuple[tuple[str, bool], ...] = ()
+    """Settings of the ShapeEnv that do not have their default."""
+    unbacked_ints: int = 0
+    unbacked_floats: int = 0
+    """The number that the next unbacked symbol will get."""
 
 
 # ---- state, compiler, failure, origin --------------------------------------------------------------------
@@ -426,10 +484,12 @@ class State(Record, frozen=True):
     default_device: str = "cpu"
     matmul_precision: str = "highest"
     flags: tuple[Entry, ...] = ()
-    """Switches of torch's backends (cudnn.benchmark, mkldnn.enabled, ...) that do not have their default."""
+    """Switches under `torch.backends` that do not have their default: an attribute (cudnn.benchmark, mkldnn.enabled),
+    or a function that takes the value (cuda.enable_flash_sdp)."""
     threads: int | None = None
     config: tuple[Config, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    """Variables that torch and the libraries under it read: (name, value), sorted by name."""
 
 
 class Compiler(Record, frozen=True):
@@ -443,6 +503,8 @@ class Compiler(Record, frozen=True):
     """What the user chose: `torch.compile(options=...)`."""
     arguments: tuple[Entry, ...] = ()
     """What the compiler was called with besides graph and inputs (`is_backward=True`, `static_input_idxs`, ...)."""
+    donated: tuple[int, ...] | None = None
+    """The inputs of a backward graph whose memory the compiler may use for something else."""
 
 
 class Signature(Record, frozen=True):
@@ -489,6 +551,8 @@ class Origin(Record, frozen=True):
     """What messages call the graph: "forward graph 0"."""
     phase: Literal["forward", "backward", "inference", "joint", "dynamo"] = "inference"
     number: int = 0
+    aot_name: str | None = None
+    """What AOTAutograd called the graph: "0_forward". Generated code has it in its first line."""
     frames: tuple[Frame, ...] = ()
     parent: str | None = None
     created: str | None = None
@@ -498,9 +562,9 @@ class Origin(Record, frozen=True):
 class Code(Record, frozen=True):
     """Code of the user's own that the graph calls. It is never run unless the user says that it is trusted."""
 
-    kind: Literal["python op", "library", "triton kernel"]
+    kind: Literal["python op", "library", "triton kernel", "function"]
     name: str
-    """The operator ("mylib::foo"), or the kernel's function."""
+    """The operator ("mylib::foo"), the kernel's function, or the target of the nodes that call a function."""
     module: str | None = None
     """What to import so that it is there."""
     file: str | None = None
@@ -520,6 +584,8 @@ class Case(Record, frozen=True):
     compiler: Compiler
     origin: Origin
     inputs: tuple[Value, ...] = ()
+    examples: tuple[Value, ...] | None = None
+    """What the compiler was given in the place of the inputs (fakes, symbolic numbers), if it was given anything."""
     storages: tuple[Storage, ...] = ()
     symbols: Symbols = Symbols()
     state: State = State()
