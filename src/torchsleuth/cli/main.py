@@ -6,8 +6,11 @@ The last line a command prints is the next command to type.
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,7 +18,9 @@ from rich.console import Console
 from rich.text import Text
 
 from torchsleuth import __version__
-from torchsleuth.cli import demo as demo_command, doctor as doctor_command
+from torchsleuth.case.wording import clean
+from torchsleuth.cli import cases, demo as demo_command, doctor as doctor_command, export as export_command
+from torchsleuth.cli.answers import Answer, give
 from torchsleuth.errors import SleuthError
 
 app = typer.Typer(
@@ -26,8 +31,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+WIDTH_OF_A_FILE = 120
 out = Console()
 err = Console(stderr=True)
+
+Case = Annotated[str, typer.Argument(metavar="CASE", help="An id, the beginning of one, a label, or a path.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print data, and nothing else.")]
+StoreOption = Annotated[
+    str | None, typer.Option("--store", metavar="PLACE", help="A folder or URL with cases. Default: the setting.")
+]
 
 
 def _show_version(asked: bool) -> None:
@@ -64,14 +76,113 @@ def doctor() -> None:
     raise typer.Exit(doctor_command.run(out))
 
 
+@app.command("list")
+def list_cases(store: StoreOption = None, json: AsJson = False) -> None:
+    """List the cases of a store."""
+    raise typer.Exit(give(out, lambda: cases.list_cases(store, width=out.width), as_json=json))
+
+
+@app.command()
+def show(
+    case: Case,
+    whole: Annotated[bool, typer.Option("--all", help="However long the graph is.")] = False,
+    traceback: Annotated[bool, typer.Option("--traceback", help="All of the message and the traceback.")] = False,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Show a case: its graph as code, inputs, failure, and circumstances. Nothing of it is run."""
+
+    def command() -> Answer:
+        return cases.show(case, store, width=out.width, whole=whole, traceback=traceback)
+
+    raise typer.Exit(give(out, command, as_json=json))
+
+
+@app.command()
+def export(
+    case: Case,
+    to: Annotated[Path, typer.Option("--output", "-o", help="The script to write.")] = Path("repro.py"),
+    trust: Annotated[bool, typer.Option("--trust", help="Run it even if it holds code of the user's own.")] = False,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run it, and say whether it reproduces.")] = True,
+    timeout: Annotated[float, typer.Option(min=1.0, help="Seconds that a run may take.")] = 600.0,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Write a case as one script that needs torch only, run it, and say whether it reproduces the failure."""
+    command = lambda: export_command.export(case, store, to, trust=trust, run=run, timeout=timeout)  # noqa: E731
+    raise typer.Exit(give(out, command, as_json=json))
+
+
+@app.command()
+def pack(
+    case: Case,
+    to: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A file or folder. Default: here, by label or id.")
+    ] = None,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Write a case and its tensors as one file that can be mailed: CASE.sleuth.zip."""
+    raise typer.Exit(give(out, lambda: cases.pack(case, store, to), as_json=json))
+
+
+@app.command()
+def unpack(
+    archive: Annotated[Path, typer.Argument(metavar="ZIP", help="What `sleuth pack` wrote.")],
+    label: Annotated[str | None, typer.Option(help="A name of your own for the case.")] = None,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Put a packed case into a store."""
+    raise typer.Exit(give(out, lambda: cases.unpack(archive, store, label), as_json=json))
+
+
+@app.command("check-file")
+def check_file(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders of cases, case.json, or archives.")],
+    json: AsJson = False,
+) -> None:
+    """Check cases and every byte of their tensors, without running anything. Exit code 1: one is bad."""
+    raise typer.Exit(give(out, lambda: cases.check_files(paths), as_json=json))
+
+
+@app.command()
+def remove(
+    names: Annotated[list[str], typer.Argument(metavar="CASE...", help="Ids, beginnings of ids, or labels.")],
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Remove cases from a store."""
+    raise typer.Exit(give(out, lambda: cases.remove(names, store), as_json=json))
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    older_than: Annotated[
+        float, typer.Option(min=0.0, help="Leave what is younger than this, in seconds: it may belong to a new case.")
+    ] = 3600.0,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Remove tensors that no case refers to, and what interrupted writers left behind."""
+    command = lambda: cases.collect_garbage(store, dry_run=dry_run, older_than=older_than)  # noqa: E731
+    raise typer.Exit(give(out, command, as_json=json))
+
+
 def main() -> NoReturn:
     """Run the command; turn our errors into words and exit codes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that has no … still shows the rest
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = WIDTH_OF_A_FILE
     try:
         app()
     except SleuthError as error:
-        err.print(Text.assemble(("error: ", "bold red"), error.what))
-        err.print(Text.assemble(("  cause:  ", "dim"), error.cause))
-        err.print(Text.assemble(("  remedy: ", "dim"), error.remedy))
+        err.print(Text.assemble(("error: ", "bold red"), clean(error.what)))
+        err.print(Text.assemble(("  cause:  ", "dim"), clean(error.cause)))
+        err.print(Text.assemble(("  remedy: ", "dim"), clean(error.remedy)))
         sys.exit(2)
     except Exception:  # noqa: BLE001 - the outermost frame: nobody else can say whose fault it is
         err.print(traceback.format_exc(), markup=False, highlight=False)
