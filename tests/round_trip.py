@@ -119,7 +119,9 @@ def bitwise(one: Any, other: Any) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(
+        tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    )
     return flat.view(torch.uint8).numpy().tobytes()
 
 

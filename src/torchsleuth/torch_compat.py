@@ -593,6 +593,12 @@ def op_is_view(op: object) -> bool:
     return bool(_overload(op).is_view)
 
 
+def op_returns_list(op: object) -> bool:
+    """Whether an overload returns a list of tensors, of a length that its arguments decide."""
+    resolve("arguments")
+    return any(str(returned.type).startswith("List[") for returned in _overload(op)._schema.returns)
+
+
 def decomposition(op: object) -> Callable[..., Any] | None:
     """The same computation as an overload's, written out in simpler operators; None where torch has no such text."""
     table: Mapping[Any, Callable[..., Any]] = resolve("decomposition_table")
@@ -789,8 +795,20 @@ _FUNCTIONS_IN_GRAPHS: Final = (
 """What Dynamo puts into graphs besides torch's public functions. "*" is every callable of the module."""
 
 
+_NOT_IN_GRAPHS: Final = frozenset({"from_file", "from_dlpack", "frombuffer", "set_"})
+"""Functions of torch that reach beyond tensors: to files, and to memory that torch does not own."""
+
+
 def functions_in_graphs() -> Iterator[tuple[str, Any]]:
     """(dotted path, function) of everything in that table that this torch has."""
+    torch = importlib.import_module("torch")
+    for name in dir(torch._C._VariableFunctions):  # the operators that have a function of their own in `torch`
+        if (
+            name not in _NOT_IN_GRAPHS
+            and not name.startswith("__")
+            and callable(function := getattr(torch, name, None))
+        ):
+            yield f"torch.{name}", function
     for module, names in _FUNCTIONS_IN_GRAPHS:
         try:
             home = importlib.import_module(module)

@@ -1,9 +1,9 @@
 """Fake tensors as data, and back: what a node produces, without values.
 
 A compiler works on fakes: sizes, strides, dtypes, which tensors share memory. In a case each node has a record of what
-it produced (`schema.Fake`). `rebuild_vals` makes the fakes of a graph again in one fresh `FakeTensorMode`: it runs each
-operator on fakes, which also tells who is a view of whom, and holds the result against the record; where a node
-brings forth an unbacked symbol, or running it says something else than the record, the record counts.
+it produced (`schema.Fake`). `rebuild_vals` makes the fakes of a graph again in one fresh `FakeTensorMode`: the
+operators that make views run on fakes, so that it is known who is a view of whom, and are held against the record;
+everything else is made from the record alone. Where the two say different things, the record counts.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def rebuild_vals(
     given: Mapping[str, Any] | None = None,
 ) -> None:
     """Give each node of `gm` the fakes that its record tells of. `given`: values of placeholders that are known."""
-    runner = _Runner(gm, reader)
+    views = _Views(gm, reader)
     for number, (node, written) in enumerate(zip(gm.graph.nodes, record.nodes, strict=True)):
         where = f"{field}.nodes[{number}].meta"
         for key, described in ((VAL, written.meta.val), (EXAMPLE, written.meta.example)):
@@ -194,33 +194,54 @@ def rebuild_vals(
             elif written.meta.bindings or not any(_fakes_in(described)) or node.op in ("placeholder", "output"):
                 node.meta[key] = decode(described, f"{where}.{key}")
             else:
-                ran = runner.run(node, key)
+                ran = views.run(node, key)
                 node.meta[key] = ran if reader.same(ran, described) else decode(described, f"{where}.{key}")
 
 
-class _Runner:
-    """Runs single nodes on the fakes of their arguments."""
+class _Views:
+    """Runs the nodes that make views, on the fakes of their arguments. No other operator is ever run for a case."""
 
     def __init__(self, gm: fx.GraphModule, reader: FakeReader) -> None:
         self._gm = gm
         self._reader = reader
 
     def run(self, node: fx.Node, key: str) -> Any:
-        """What the node gives on fakes, or None if that cannot be told."""
+        """What the node gives on fakes; None if it makes no view, or if that cannot be told."""
         try:
             if node.op == "get_attr":
-                found: Any = self._gm
-                for name in str(node.target).split("."):
-                    found = getattr(found, name)
-                return torch_compat.as_fake(self._reader.mode, found) if isinstance(found, torch.Tensor) else None
-            if node.op != "call_function" or not torch_compat.is_op_overload(node.target):
-                return None  # whatever takes functions or keeps state is not run for this
+                return self._constant(str(node.target))
+            if node.op != "call_function" or not _makes_views(node.target):
+                return None
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta[key])
+            if not _is_small_work(args, torch_compat.op_returns_list(node.target)):
+                return None
             shape_env = self._reader.environment.shape_env
             with self._reader.mode, torch.no_grad(), torch_compat.quiet_shapes(shape_env):
                 return node.target(*args, **kwargs)  # type: ignore[operator]
         except Exception:  # noqa: BLE001 - anything an operator may raise; then the record is what we go by
             return None
+
+    def _constant(self, name: str) -> torch.Tensor | None:
+        found: Any = self._gm
+        for part in name.split("."):
+            found = getattr(found, part)
+        return torch_compat.as_fake(self._reader.mode, found) if isinstance(found, torch.Tensor) else None
+
+
+_MOST_PARTS = 10_000
+
+
+def _makes_views(target: Any) -> bool:
+    is_aten = torch_compat.is_op_overload(target) and target.namespace == "aten"
+    return is_aten and torch_compat.op_is_view(target) and not torch_compat.op_is_mutable(target)
+
+
+def _is_small_work(args: Any, several: bool) -> bool:
+    """Whether it is a tensor that is looked at, and not split into more parts than anybody has use for."""
+    if not args or not isinstance(args[0], torch.Tensor) or not torch_compat.is_fake(args[0]):
+        return False
+    numbers = [each for each in (*args[0].shape, *args[1:]) if isinstance(each, int)]
+    return not several or max(numbers, default=0) <= _MOST_PARTS
 
 
 def _fakes_in(value: schema.Value) -> Iterator[schema.Fake]:

@@ -22,7 +22,7 @@ from torchsleuth.case.meta import MetaReader, MetaWriter, add_tensor_meta, is_no
 from torchsleuth.case.plain import printable
 from torchsleuth.case.tensors import TensorReader, TensorWriter
 from torchsleuth.case.values import ValueReader, ValueWriter
-from torchsleuth.errors import BadCase, CannotHold
+from torchsleuth.errors import BadCase, CannotHold, in_words
 
 if TYPE_CHECKING:
     from torchsleuth.case.blobs import Blobs
@@ -139,7 +139,7 @@ class GraphReader:
                 for entry in record.attributes
             }
             graph = self._nodes(record, field, attributes)
-            gm = fx.GraphModule(attributes, graph, _class_name(record.name))
+            gm = self._module(attributes, graph, record.name, field)
             gm.meta.update({e.name: self.values.decode(e.value, f"{field}.meta.{e.name}") for e in record.meta})
         finally:
             self._depth -= 1
@@ -148,6 +148,12 @@ class GraphReader:
             if written.meta.tensor_meta:
                 add_tensor_meta(node)
         return gm
+
+    def _module(self, attributes: dict[str, Any], graph: fx.Graph, name: str, field: str) -> fx.GraphModule:
+        try:
+            return fx.GraphModule(attributes, graph, name if name.isidentifier() else "GraphModule")
+        except Exception as error:  # FX writes the graph as Python, and may stumble over anything on the way
+            raise self._bad(f"FX cannot write it as code: {in_words(error)}", field) from error
 
     def _nodes(self, record: schema.Graph, field: str, attributes: Mapping[str, Any]) -> fx.Graph:
         graph = fx.Graph()
@@ -204,7 +210,3 @@ def _asks_for_property(node: schema.Node) -> bool:
 
 def _is_part(name: str) -> bool:
     return name.isidentifier() or name.isdigit()
-
-
-def _class_name(name: str) -> str:
-    return name if name.isidentifier() else "GraphModule"

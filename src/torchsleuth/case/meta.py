@@ -76,6 +76,8 @@ class MetaWriter:
     def _more(self, meta: dict[str, Any]) -> tuple[tuple[schema.Entry, ...], list[str]]:
         more, dropped = [], []
         for key, item in meta.items():
+            if key == "original_aten" and item is None:
+                more.append(schema.Entry(key))  # that it is known to have none makes a difference to tracers
             if key in _OWN_FIELDS or key in _FOLLOWS or not isinstance(key, str):
                 continue
             if key in _COUNTERS and type(item) is int:

@@ -23,7 +23,7 @@ from torchsleuth.errors import BadCase, CannotHold
 if TYPE_CHECKING:
     import torch
 
-DEEPEST: Final = 100
+DEEPEST: Final = 90
 """How deep containers may be nested. JSON readers give up soon after."""
 
 LARGEST_INT_BITS: Final = 8192

@@ -186,7 +186,7 @@ def function_name(function: object, *, field: str = "") -> str:
             name = None
     if name is not None:
         try:
-            if resolve(name) is function or torch_compat.operator_path(function) == name:
+            if resolve(name) == function or torch_compat.operator_path(function) == name:
                 return name
         except (BadCase, NeedsTrust):
             pass
@@ -240,13 +240,16 @@ def _table() -> Mapping[str, Callable[..., Any]]:
 
 @functools.cache
 def _names() -> Mapping[Any, str]:
-    """Names by function. Where one function has several, the first: `_entries` gives the public ones first."""
+    """Names by function. Where one function has several, its own; else the first, and public ones come first."""
     names: dict[Any, str] = {}
     for name, function in _table().items():
         try:
-            names.setdefault(function, name)
+            known = names.setdefault(function, name)
         except TypeError:
             continue
+        own = getattr(function, "__name__", "")
+        if known.rpartition(".")[2] != own == name.rpartition(".")[2]:
+            names[function] = name
     return names
 
 

@@ -105,7 +105,7 @@ class ValueReader:
                     raise self._bad(f"there is no node {name!r} before this one", field)
                 return nodes[name]
             case schema.Tensor():
-                return self._tensors.get(record)
+                return self._tensors.get(record, field)
             case schema.Fake() | schema.Symbolic() if self._fakes is not None:
                 return self._fakes.decode(record, field)
             case schema.Function(name):
