@@ -363,6 +363,26 @@ def test_dynamos_graphs_come_back_and_compute_the_same(name: str) -> None:
     assert all(results)
 
 
+@pytest.mark.parametrize(
+    "name", "bert gpt2_training_dynamic embedding_and_loss sorting_and_scattering in_place cond".split()
+)
+def test_a_graph_whose_inputs_were_only_fake_runs_on_what_the_recipes_make(name: str) -> None:
+    """Covers: U9: indices are in range, so the graph runs; nothing is claimed to be the user's data."""
+    blobs = MemoryBlobs()
+    cases: list[schema.Case] = []
+
+    def on_graph(one: corpus.Captured) -> None:
+        recording = Recording(one.gm, blobs, one.example_inputs)
+        cases.append(decode(encode(recording.case(one.example_inputs, COMPILER))))
+
+    corpus.capture(name, corpus.PROGRAMS[name](), on_graph, lambda one, args: None)
+    for case in cases:
+        reader = GraphReader(case, blobs)
+        reader.read()(*reader.inputs())
+        made = [storage.content for storage in case.storages]
+        assert any(isinstance(content, schema.Generated) for content in made)
+
+
 # ---- code of the user's own ------------------------------------------------------------------------------
 
 
