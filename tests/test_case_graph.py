@@ -364,7 +364,7 @@ def test_dynamos_graphs_come_back_and_compute_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", "bert gpt2_training_dynamic embedding_and_loss sorting_and_scattering in_place cond".split()
+    "name", "bert gpt2_training_dynamic embedding_and_loss sorting_and_scattering in_place unbacked_sizes cond".split()
 )
 def test_a_graph_whose_inputs_were_only_fake_runs_on_what_the_recipes_make(name: str) -> None:
     """Covers: U9: indices are in range, so the graph runs; nothing is claimed to be the user's data."""

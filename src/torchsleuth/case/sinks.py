@@ -296,7 +296,14 @@ def _divisor(use: Use) -> Iterator[Limit]:
 
 
 def _number(use: Use) -> Iterator[Limit]:
-    yield Limit("number", 1, 3, "is read as a number")
+    known = use.user.meta.get("val", use.user.meta.get("example_value"))
+    if isinstance(known, torch.SymInt):
+        number = (size_hint(known) - use.value.plus) // use.value.times
+        yield Limit(
+            "number", number, number + 1, f"is read as a number, {known}, whose range allows {size_hint(known)}"
+        )
+    else:
+        yield Limit("number", 1, 3, "is read as a number")
 
 
 _BOUNDARIES: Final = frozenset(
