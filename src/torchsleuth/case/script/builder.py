@@ -16,9 +16,9 @@ from torchsleuth.case.script.inputs import Tensors, write_inputs
 from torchsleuth.case.script.layout import Page, tidy
 from torchsleuth.case.script.pieces.piece import Piece
 from torchsleuth.case.script.pieces.running import PACKED
-from torchsleuth.case.script.pieces.sizes import AS_FAKE, FAKE, STATIC, SYMBOLS
+from torchsleuth.case.script.pieces.sizes import AS_FAKE, FAKE, SYMBOLS, static
 from torchsleuth.case.script.shapes import base_name
-from torchsleuth.case.script.sizes import examples_differ, write_fakes, write_symbols
+from torchsleuth.case.script.sizes import examples_differ, settings_source, write_fakes, write_symbols
 from torchsleuth.case.script.states import modules_of, write_environment, write_state
 from torchsleuth.case.script.terms import Terms
 from torchsleuth.case.script.ways import Way, identity
@@ -52,7 +52,7 @@ def build(case: schema.Case, ways: Mapping[int, Way], *, beside: str = "", trust
     attempt = write_attempt(body, case, groups, own_fakes=own_fakes, has_memory=tensors.has_memory, trust=trust)
     end = Page()
     main = write_main(end, case.failure, has_state=has_state)
-    pieces = _with_needs((*spelling.pieces, *tensors.pieces, *attempt.pieces, *main), symbolic)
+    pieces = _with_needs((*spelling.pieces, *tensors.pieces, *attempt.pieces, *main), case)
     text = str(body)
     if "packed(" in text:
         pieces.append(PACKED)
@@ -86,7 +86,7 @@ def notice(case: schema.Case, error: CannotHold) -> str:
     return str(page)
 
 
-def _with_needs(pieces: Iterable[Piece], symbolic: bool) -> list[Piece]:
+def _with_needs(pieces: Iterable[Piece], case: schema.Case) -> list[Piece]:
     """Each piece once, with those that it calls, in order of first need."""
     found: dict[Piece, None] = {}
 
@@ -98,10 +98,10 @@ def _with_needs(pieces: Iterable[Piece], symbolic: bool) -> list[Piece]:
 
     for piece in pieces:
         add(piece)
-    if symbolic:
+    if case.symbols.symbols:
         add(SYMBOLS)
     elif AS_FAKE in found or FAKE in found:
-        add(STATIC)
+        add(static(settings_source(case.symbols)))
     return list(found)
 
 

@@ -95,7 +95,12 @@ def _after_aot(page: Page, case: schema.Case, needs: Attempt, own_fakes: bool) -
     page.line("given = fakes(args)" if own_fakes else "given = [as_fake(arg) for arg in args]")
     page.line("propagate(gm, given)")
     call = _compiler_of_aot(page, case.compiler, needs)
-    with page.block("with tracing(TracingContext(fake_mode())):"):
+    page.line("context = TracingContext(fake_mode())")
+    if case.compiler.donated is not None:
+        needs.imports.add("from types import SimpleNamespace")
+        donated = f"SimpleNamespace(bw_donated_idxs={list(case.compiler.donated)!r})"
+        page.line(f"context.fw_metadata = {donated}", "inputs that the compiler may overwrite")
+    with page.block("with tracing(context):"):
         page.line(f"compiled = {call}")
     needs.imports.add("from torch._guards import TracingContext, tracing")
     page.line("result = compiled(list(args))", "takes a list, and may empty it")

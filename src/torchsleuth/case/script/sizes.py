@@ -38,10 +38,9 @@ def write_symbols(page: Page, symbols: schema.Symbols, terms: Terms) -> set[str]
     for symbol in symbols.symbols:
         page.line(f"{symbol.name} = {_definition(symbol)}")
     page.blank(2)
-    settings = ", ".join(f"{name}={truth!r}" for name, truth in symbols.settings if name in SETTINGS)
     with page.block("def symbols():"):
         page.line('"""What the compiler knew of the symbolic sizes."""')
-        page.line(f"env = ShapeEnv({settings})")
+        page.line(f"env = ShapeEnv({settings_source(symbols)})")
         for symbol in symbols.symbols:
             page.line(_known(symbol, terms))
         for name, term in symbols.replacements:
@@ -68,6 +67,11 @@ def write_symbols(page: Page, symbols: schema.Symbols, terms: Terms) -> set[str]
             axioms = f", {{{pairs}}}"
         page.line(f"return finish(env{axioms})")
     return imports
+
+
+def settings_source(symbols: schema.Symbols) -> str:
+    """The settings of the ShapeEnv, as arguments."""
+    return ", ".join(f"{name}={truth!r}" for name, truth in symbols.settings if name in SETTINGS)
 
 
 def _definition(symbol: schema.Symbol) -> str:

@@ -33,11 +33,14 @@ class Propagate(torch.fx.Interpreter):
 
 def propagate(gm, fakes):
     """Describe every node of the graph, and of the graphs inside it."""
-    with fake_mode(), enable_python_dispatcher():
+    mode = fake_mode()
+    mode.allow_non_fake_inputs = True  # constants of the graph
+    with mode, enable_python_dispatcher():
         for child in gm.modules():
             if isinstance(child, torch.fx.GraphModule) and child is not gm:
                 Propagate(child).run(*(node.meta["val"] for node in child.graph.find_nodes(op="placeholder")))
         Propagate(gm).run(*fakes)
+    mode.allow_non_fake_inputs = False
 ''',
     imports=(
         "from torch._dispatch.python import enable_python_dispatcher",
@@ -52,20 +55,24 @@ FAKE_MODE = Piece(
 @functools.cache
 def fake_mode():
     """The world in which tensors have no values."""
-    return FakeTensorMode(shape_env=symbols(), allow_non_fake_inputs=True)
+    return FakeTensorMode(shape_env=symbols())
 ''',
     imports=("functools", "from torch._subclasses.fake_tensor import FakeTensorMode"),
 )
 
-STATIC = Piece(
-    '''
+
+def static(settings: str) -> Piece:
+    """The world without symbolic sizes. `settings` are arguments of its ShapeEnv, as source."""
+    return Piece(
+        f'''
 def symbols():
     """All sizes are numbers."""
-    return ShapeEnv()
+    return ShapeEnv({settings})
 ''',
-    imports=("from torch.fx.experimental.symbolic_shapes import ShapeEnv",),
-    needs=(FAKE_MODE,),
-)
+        imports=("from torch.fx.experimental.symbolic_shapes import ShapeEnv",),
+        needs=(FAKE_MODE,),
+    )
+
 
 FAKE = Piece(
     '''
