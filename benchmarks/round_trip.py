@@ -1,8 +1,8 @@
 """Does a case keep everything? Graphs of real models and odd operators, written by one process, read by another.
 
 Each graph is captured by a plain recording backend, kept as a case, taken up again in a fresh process and run there.
-Are the outputs the same bits? Does Inductor generate the same code for it, byte for byte, paths and addresses aside? The
-programs are the corpus of the tests.
+Are the outputs the same bits? Does Inductor generate the same code for it, byte for byte, paths and addresses aside?
+The programs are the corpus of the tests.
 
     python benchmarks/round_trip.py [PROGRAM...]
 """

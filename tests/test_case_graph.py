@@ -405,9 +405,16 @@ def test_a_custom_operator_that_nobody_registered_asks_for_trust() -> None:
         GraphReader(msgspec.json.decode(text, type=schema.Case), blobs).read()
 
 
+FACTOR = 3
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTOR
+
+
 @torch.compiler.allow_in_graph
 def whole(x: torch.Tensor) -> torch.Tensor:
-    return x * 3
+    return scaled(x)
 
 
 def test_a_function_that_dynamo_keeps_whole_is_named_and_needs_trust() -> None:
@@ -417,7 +424,10 @@ def test_a_function_that_dynamo_keeps_whole_is_named_and_needs_trust() -> None:
     case = case_of(gm, [torch.ones(2)], blobs)
     (found,) = case.code
     assert (found.kind, found.name, found.module) == ("function", "test_case_graph.whole", "test_case_graph")
-    assert "return x * 3" in str(found.source)
+    assert "return scaled(x)" in str(found.source)
+    helpers = {entry.name: entry.value for entry in found.constants}
+    assert helpers["FACTOR"] == 3
+    assert "return x * FACTOR" in str(helpers["scaled"])
     with pytest.raises(NeedsTrust, match="whole"):
         GraphReader(case, blobs).read()
 

@@ -788,3 +788,21 @@ def test_every_graph_inside_a_graph_is_found_inner_ones_first() -> None:
     inner = schema.Graph((Node("output", "output", "output", (None,)),))
     outer = schema.Graph((Node("output", "output", "output", (None,)),), (Entry("a.b", inner),))
     assert [path for path, _ in graphs_in(schema.Graph((), (Entry("top", outer),)), "")] == ["top_a_b", "top", ""]
+
+
+def test_a_world_without_symbols_has_the_settings_of_the_original() -> None:
+    """Covers: S23, U4: whether an operator may give a symbolic number decides whether the compiler raises."""
+    case, blobs = recorded(lambda x: x + 1, torch.ones(2), compiler=AOT)
+    case = msgspec.structs.replace(case, symbols=schema.Symbols(settings=(("allow_scalar_outputs", False),)))
+    made = executed(script(case, blobs))
+    assert made["symbols"]().settings.allow_scalar_outputs is False
+    case = msgspec.structs.replace(case, symbols=schema.Symbols())
+    assert executed(script(case, blobs))["symbols"]().settings.allow_scalar_outputs is True
+
+
+def test_the_compiler_is_told_which_inputs_it_may_overwrite() -> None:
+    """Covers: S23: the code of a backward graph depends on it."""
+    case, blobs = recorded(lambda x: x + 1, torch.ones(2), compiler=AOT)
+    assert "bw_donated_idxs" not in script(case, blobs)
+    donated = msgspec.structs.replace(case.compiler, donated=(0, 2))
+    assert "bw_donated_idxs=[0, 2]" in script(msgspec.structs.replace(case, compiler=donated), blobs)

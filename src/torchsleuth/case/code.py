@@ -17,6 +17,7 @@ from torch import fx
 
 from torchsleuth import torch_compat
 from torchsleuth.case import schema, targets
+from torchsleuth.case.meta import is_noticed
 from torchsleuth.case.plain import encode_plain, printable
 
 
@@ -42,7 +43,8 @@ def _called_by(node: fx.Node) -> Iterator[schema.Code]:
             yield _custom_op(path)
     if node.op == "call_function" and targets.is_unknown(name := targets.target_name(node.target)):
         module, file, line, source = _described(node.target)  # type: ignore[arg-type]
-        yield schema.Code("function", name, module=module, file=file, line=line, source=source)
+        constants = tuple(_helpers(node.target))
+        yield schema.Code("function", name, module=module, file=file, line=line, source=source, constants=constants)
     number = node.kwargs.get("kernel_idx")
     if "triton_kernel_wrapper" in str(node.target) and isinstance(number, int):
         yield _triton_kernel(number)
@@ -65,12 +67,18 @@ def _custom_op(path: str) -> schema.Code:
         file=file,
         line=line,
         source=source,
-        constants=tuple(
-            schema.Entry(part, _described(function)[3])
-            for part, function in sorted(defined.parts.items())
-            if _described(function)[3] is not None
-        ),
+        constants=_parts(defined),
     )
+
+
+def _parts(defined: torch_compat.CustomOp) -> tuple[schema.Entry, ...]:
+    """The sources of what is registered for the operator, and whatever all of them refer to."""
+    found: dict[str, schema.Entry] = {}
+    for function in (defined.function, *defined.parts.values()):
+        found.update((entry.name, entry) for entry in _helpers(function))
+    sources = {part: _described(function)[3] for part, function in sorted(defined.parts.items())}
+    found.update((part, schema.Entry(part, source)) for part, source in sources.items() if source is not None)
+    return tuple(found.values())
 
 
 def _described(function: Callable[..., Any]) -> tuple[str | None, str | None, int | None, str | None]:
@@ -106,18 +114,22 @@ def _triton_kernel(number: int) -> schema.Code:
     )
 
 
-def _helpers(function: Any) -> Iterator[schema.Entry]:
-    """What the kernel's source refers to by name: other kernels by their source, constants by their value."""
+def _helpers(function: Any, seen: frozenset[str] = frozenset()) -> Iterator[schema.Entry]:
+    """What a source refers to by name: other functions of the user's by their source, constants by their value."""
     names = getattr(getattr(function, "__code__", None), "co_names", ())
     for name in dict.fromkeys(names):
         value = getattr(function, "__globals__", {}).get(name)
-        if value is None or inspect.ismodule(value):
+        if value is None or name in seen or inspect.ismodule(value):
             continue
-        inner = getattr(value, "fn", None)
+        inner = _function_in(value, function)
         if inner is not None and (source := _described(inner)[3]) is not None:
-            yield from _helpers(inner)
+            yield from _helpers(inner, seen | {name})
             yield schema.Entry(name, source)
-        else:
-            written = encode_plain(getattr(value, "value", value))
-            if not isinstance(written, schema.Noticed):
-                yield schema.Entry(name, written)
+        elif inner is None and not is_noticed(written := encode_plain(getattr(value, "value", value))):
+            yield schema.Entry(name, written)
+
+
+def _function_in(value: Any, user: Any) -> Any:
+    """The Python function in a kernel, or a function of the same module as its user; None if it is neither."""
+    inner = getattr(value, "fn", value)
+    return inner if inspect.isfunction(inner) and inner.__module__ == getattr(user, "__module__", None) else None

@@ -128,6 +128,11 @@ def _changed(module: str) -> dict[str, Any]:
     }
 
 
+def may_be_set(option: Config) -> bool:
+    """Whether an option may be set from a case that nobody said is trusted."""
+    return _is_kept(option.module, option.name) and _is_harmless(decode_plain(option.value))
+
+
 @cache
 def _is_kept(module: str, name: str) -> bool:
     return (module, name) not in _OF_THE_PEER and _OF_THE_MACHINE.fullmatch(name) is None

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchsleuth.case import names, schema
+from torchsleuth.case.options import may_be_set
 from torchsleuth.case.script.collectives import ProcessGroups
 from torchsleuth.case.script.graphs import can_be_said, plain_name
 from torchsleuth.case.script.layout import Page
 from torchsleuth.case.script.pieces.piece import Piece
 from torchsleuth.case.script.pieces.running import BACKWARD, CLOSE, ONE_PROCESS
 from torchsleuth.case.script.pieces.sizes import AS_FAKE, FAKES, KNOWN_FAKES
-from torchsleuth.case.script.states import draws_random_numbers, settable
+from torchsleuth.case.script.states import draws_random_numbers
 from torchsleuth.case.source import text_source, value_source
 from torchsleuth.errors import CannotHold
 
@@ -140,7 +141,7 @@ def _backend(page: Page, compiler: schema.Compiler, needs: Attempt) -> str:
     chosen_options = []
     for entry in compiler.options:
         option = schema.Config("torch._inductor.config", entry.name, entry.value)
-        if can_be_said(entry.value) and (needs.trust or settable(option)):
+        if can_be_said(entry.value) and (needs.trust or may_be_set(option)):
             chosen_options.append(f"{text_source(entry.name)}: {value_source(entry.value)}")
         else:
             page.comment(f"not set here, it could name a program or a place: the option {entry.name}")

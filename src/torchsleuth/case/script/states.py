@@ -19,7 +19,6 @@ import torch
 from torchsleuth import torch_compat
 from torchsleuth.case import environment, options, schema, targets
 from torchsleuth.case.flags import flags
-from torchsleuth.case.plain import decode_plain
 from torchsleuth.case.script.graphs import can_be_said, graphs_in, plain_name
 from torchsleuth.case.script.inputs import in_lines
 from torchsleuth.case.script.layout import Page
@@ -110,15 +109,10 @@ def _options(state: schema.State, trust: bool) -> Iterator[tuple[str, str]]:
             raise _no_option(name)
         if not can_be_said(option.value):
             yield "", f"not set here, the case does not hold its value: {name}"
-        elif not trust and not settable(option):
+        elif not trust and not options.may_be_set(option):
             yield "", f"not set here, it could name a program or a place: {name} = {Spelling().value(option.value)}"
         else:
             yield f"{name} = {value_source(option.value)}", ""
-
-
-def settable(option: schema.Config) -> bool:
-    """Whether an option may be set from a case that nobody said is trusted."""
-    return options._is_kept(option.module, option.name) and options._is_harmless(decode_plain(option.value))
 
 
 def _no_option(name: str) -> BadCase:
