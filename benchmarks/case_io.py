@@ -40,8 +40,8 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 
 from torchsleuth.case import schema
-from torchsleuth.case.blobs import FolderBlobs, digest_of
-from torchsleuth.case.tensors import TensorReader, TensorWriter
+from torchsleuth.case.storages.blobs import FolderBlobs, digest_of
+from torchsleuth.case.storages.tensors import TensorReader, TensorWriter
 
 Case = tuple[list[schema.Tensor], tuple[schema.Storage, ...]]
 

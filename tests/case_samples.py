@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from torchsleuth.case import schema
-from torchsleuth.case.digests import digest
+from torchsleuth.case.format.digests import digest
 from torchsleuth.case.schema import Entry, Node, Ref
 from torchsleuth.config import After
 from torchsleuth.outcome import Stage

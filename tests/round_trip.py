@@ -29,11 +29,11 @@ from torch._inductor.compile_fx import compile_fx_inner
 import corpus
 from torchsleuth import torch_compat
 from torchsleuth.case import schema
-from torchsleuth.case.graph import GraphReader
-from torchsleuth.case.reading import decode, encode
+from torchsleuth.case.format.reading import decode, encode
+from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.recording import Recording, Where, arguments
-from torchsleuth.case.state import restored
-from torchsleuth.case.store import Store
+from torchsleuth.case.stores.store import Store
+from torchsleuth.case.surroundings.state import restored
 from torchsleuth.config import After
 
 

@@ -10,9 +10,9 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchsleuth.case import schema
-from torchsleuth.case.blobs import MemoryBlobs
 from torchsleuth.case.recording import Recording
 from torchsleuth.case.schema import Entry, Node, Ref
+from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.config import After
 from torchsleuth.outcome import Symptom
 

@@ -17,12 +17,14 @@ import pytest
 import torch
 
 from case_samples import rich_case, small_case
-from torchsleuth.case import archive as archives, blob_format, schema, zip_form
-from torchsleuth.case.archive import Archive, pack, unpack
-from torchsleuth.case.digests import digest
-from torchsleuth.case.reading import encode, seal, unseal
-from torchsleuth.case.store import Store
-from torchsleuth.case.zip_form import DEFLATED, STORED, Member, directory, local_header, placed
+from torchsleuth.case import schema
+from torchsleuth.case.format.digests import digest
+from torchsleuth.case.format.reading import encode, seal, unseal
+from torchsleuth.case.storages import blob_format
+from torchsleuth.case.stores import archive as archives, zip_form
+from torchsleuth.case.stores.archive import Archive, pack, unpack
+from torchsleuth.case.stores.store import Store
+from torchsleuth.case.stores.zip_form import DEFLATED, STORED, Member, directory, local_header, placed
 from torchsleuth.errors import CaseError, HashMismatch, MissingTensor, NotFound, StoreError
 
 

@@ -20,9 +20,17 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings, strategies as st
 
-from torchsleuth.case import blob_format, blobs as blobs_module
-from torchsleuth.case.blobs import TEMPORARY, Blobs, FileSystemBlobs, FolderBlobs, MemoryBlobs, digest_of, memory
-from torchsleuth.case.digests import Hasher, digest, is_digest
+from torchsleuth.case.format.digests import Hasher, digest, is_digest
+from torchsleuth.case.storages import blob_format, blobs as blobs_module
+from torchsleuth.case.storages.blobs import (
+    TEMPORARY,
+    Blobs,
+    FileSystemBlobs,
+    FolderBlobs,
+    MemoryBlobs,
+    digest_of,
+    memory,
+)
 from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, StoreError
 
 HEADER = b'{"data":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}'

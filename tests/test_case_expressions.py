@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from torch.utils._sympy import functions as f
 from torch.utils._sympy.numbers import int_oo
 
-from torchsleuth.case.expressions import OPERATIONS, check_term, decode_expr, encode_expr
+from torchsleuth.case.format.terms import MAX_DEPTH, MAX_NODES
+from torchsleuth.case.graphs.expressions import OPERATIONS, check_term, decode_expr, encode_expr
 from torchsleuth.case.schema import Apply, Term
-from torchsleuth.case.terms import MAX_DEPTH, MAX_NODES
 from torchsleuth.errors import BadCase, CannotHold
 
 s0 = sympy.Symbol("s0", positive=True, integer=True)
@@ -140,8 +140,8 @@ def test_every_function_that_torch_has_for_sizes_is_in_the_table() -> None:
 
 def test_the_table_needs_neither_torch_nor_sympy() -> None:
     program = (
-        "import sys; from torchsleuth.case.expressions import OPERATIONS, check_term; check_term('s0'); "
-        "from torchsleuth.case.symbol_checks import check_symbols; "
+        "import sys; from torchsleuth.case.graphs.expressions import OPERATIONS, check_term; check_term('s0'); "
+        "from torchsleuth.case.format.symbol_checks import check_symbols; "
         "sys.exit('torch' in sys.modules or 'sympy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

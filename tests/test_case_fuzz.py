@@ -28,11 +28,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from case_samples import rich_case, small_case
 from torchsleuth.case import schema
-from torchsleuth.case.archive import Archive, pack, unpack
-from torchsleuth.case.graph import GraphReader
-from torchsleuth.case.reading import decode, encode, seal, unseal
+from torchsleuth.case.format.reading import decode, encode, seal, unseal
+from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.recording import Recording
-from torchsleuth.case.store import Store
+from torchsleuth.case.stores.archive import Archive, pack, unpack
+from torchsleuth.case.stores.store import Store
 from torchsleuth.config import After
 from torchsleuth.errors import CaseError
 

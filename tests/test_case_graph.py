@@ -16,11 +16,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import corpus
 from round_trip import bitwise
-from torchsleuth.case import code, schema
-from torchsleuth.case.blobs import MemoryBlobs
-from torchsleuth.case.graph import GraphReader
-from torchsleuth.case.reading import decode, encode
+from torchsleuth.case import schema
+from torchsleuth.case.format.reading import decode, encode
+from torchsleuth.case.graphs import code
+from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.recording import Recording, Where, arguments
+from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.config import After
 from torchsleuth.errors import BadCase, CannotHold, CaseError, MissingTensor, NeedsTrust
 
@@ -353,7 +354,7 @@ def test_dynamos_graphs_come_back_and_compute_the_same(name: str) -> None:
     def on_result(one: corpus.Captured, result: Any) -> None:
         reader = GraphReader(decode(encode(one.extra["case"])), blobs)
         gm, inputs = reader.read(), reader.inputs()
-        from torchsleuth.case.state import restored
+        from torchsleuth.case.surroundings.state import restored
 
         with restored(one.extra["case"].state):
             results.append(bitwise(result[0], gm(*inputs)))

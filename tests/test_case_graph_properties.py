@@ -13,10 +13,10 @@ from torch import fx
 
 from round_trip import bitwise
 from torchsleuth.case import schema
-from torchsleuth.case.blobs import MemoryBlobs
-from torchsleuth.case.graph import GraphReader
-from torchsleuth.case.reading import decode, encode
+from torchsleuth.case.format.reading import decode, encode
+from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.recording import Recording
+from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.config import After
 
 aten = torch.ops.aten
@@ -175,7 +175,7 @@ def test_a_random_graph_comes_back_and_computes_the_same_bits(made: tuple[fx.Gra
 
 @pytest.mark.parametrize("entry", OPERATIONS, ids=[str(at) for at in range(len(OPERATIONS))])
 def test_every_operation_of_the_table_has_a_name_that_finds_it(entry: tuple[Any, ...]) -> None:
-    from torchsleuth.case import targets
+    from torchsleuth.case.graphs import targets
 
     op, target, *_ = entry
     if op == "call_method":

@@ -16,8 +16,8 @@ import torch
 
 from case_samples import small_case
 from torchsleuth.case import schema
-from torchsleuth.case.archive import Archive, pack
-from torchsleuth.case.store import Store
+from torchsleuth.case.stores.archive import Archive, pack
+from torchsleuth.case.stores.store import Store
 from torchsleuth.errors import NotFound
 
 KILLS = 200

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from torchsleuth.case import listing, schema
+from torchsleuth.case import schema
 from torchsleuth.case.schema import (
     Apply,
     Case,
@@ -32,7 +32,16 @@ from torchsleuth.case.schema import (
     Symbols,
     Tensor,
 )
-from torchsleuth.case.wording import clean, dtype_words, one_line, tensor_words, term_words, type_words, value_words
+from torchsleuth.case.words import listing
+from torchsleuth.case.words.wording import (
+    clean,
+    dtype_words,
+    one_line,
+    tensor_words,
+    term_words,
+    type_words,
+    value_words,
+)
 from torchsleuth.config import After
 
 TRACE = '  File "/home/me/model.py", line 12, in forward\n    y = F.relu(x)\n'
@@ -352,5 +361,8 @@ def test_deep_nesting_is_cut() -> None:
 
 
 def test_reading_needs_no_torch() -> None:
-    program = "import sys, torchsleuth.case.listing, torchsleuth.case.examining; sys.exit('torch' in sys.modules)"
+    program = (
+        "import sys, torchsleuth.case.words.listing, torchsleuth.case.stores.examining; "
+        "sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,7 +13,7 @@ import pytest
 
 from case_samples import DIGEST, rich_case, small_case, with_args
 from torchsleuth.case import names, schema
-from torchsleuth.case.reading import NewerCaseWarning, VersionWarning, decode, encode, seal, unseal
+from torchsleuth.case.format.reading import NewerCaseWarning, VersionWarning, decode, encode, seal, unseal
 from torchsleuth.case.schema import Apply, Entry, Node, Ref
 from torchsleuth.errors import BadCase, CannotHold, CaseError, HashMismatch, NewerCase
 
@@ -50,7 +50,7 @@ def test_equal_cases_are_the_same_bytes_whatever_the_environment() -> None:
     """Covers: S22"""
     program = (
         "import sys; sys.path.insert(0, 'tests'); from case_samples import DIGEST, rich_case; "
-        "from torchsleuth.case.reading import encode; sys.stdout.buffer.write(encode(rich_case()))"
+        "from torchsleuth.case.format.reading import encode; sys.stdout.buffer.write(encode(rich_case()))"
     )
     other = subprocess.run(
         [sys.executable, "-c", program],
@@ -76,9 +76,8 @@ def test_any_program_can_read_it_as_json() -> None:
 
 
 def test_reading_and_storing_need_no_torch() -> None:
-    program = (
-        "import sys, torchsleuth.case.store as s; s.Store.open('/nowhere').entries(); assert 'torch' not in sys.modules"
-    )
+    program = "import sys, torchsleuth.case.stores.store as s; s.Store.open('/nowhere').entries(); "
+        "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
@@ -149,7 +148,7 @@ def test_what_is_no_case_at_all_is_said_to_be_none(data: bytes, says: str) -> No
 
 
 def test_a_file_that_is_too_large_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchsleuth.case.reading.MAX_BYTES", 100)
+    monkeypatch.setattr("torchsleuth.case.format.reading.MAX_BYTES", 100)
     assert "at most 100" in str(refused(b"x" * 101))
     with pytest.raises(CannotHold, match="bytes without its tensors"):
         encode(small_case())

@@ -17,12 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from torchsleuth.case import recipes, schema
-from torchsleuth.case.blobs import MemoryBlobs, memory
+from torchsleuth.case import schema
 from torchsleuth.case.names import DTYPE_BITS
-from torchsleuth.case.recipes import make, recipe_for
-from torchsleuth.case.sinks import GUESS, size_hint
-from torchsleuth.case.tensors import TensorReader, TensorWriter
+from torchsleuth.case.storages import recipes
+from torchsleuth.case.storages.blobs import MemoryBlobs, memory
+from torchsleuth.case.storages.recipes import make, recipe_for
+from torchsleuth.case.storages.sinks import GUESS, size_hint
+from torchsleuth.case.storages.tensors import TensorReader, TensorWriter
 from torchsleuth.errors import BadCase, CannotHold, CaseError
 
 HOWS = ("uniform", "normal", "integers", "constant", "arange")

@@ -19,9 +19,9 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from script_samples import AOT, DYNAMO, FAILURES, calling, placeholders, recorded
-from torchsleuth.case import recipes, schema
-from torchsleuth.case.blobs import MemoryBlobs, memory
-from torchsleuth.case.graph import GraphReader
+from torchsleuth.case import schema
+from torchsleuth.case.graphs.graph import GraphReader
+from torchsleuth.case.graphs.symbols import record_symbols
 from torchsleuth.case.schema import Apply, Entry, Meta, Node, Ref
 from torchsleuth.case.script.builder import build, notice
 from torchsleuth.case.script.graphs import graphs_in
@@ -30,7 +30,8 @@ from torchsleuth.case.script.pieces.tensors import MADE
 from torchsleuth.case.script.shapes import line_of, shape_of
 from torchsleuth.case.script.states import draws_random_numbers
 from torchsleuth.case.script.ways import Beside, InText, Literal, choose, recipes_for, write_beside
-from torchsleuth.case.symbols import record_symbols
+from torchsleuth.case.storages import recipes
+from torchsleuth.case.storages.blobs import MemoryBlobs, memory
 from torchsleuth.config import After
 from torchsleuth.errors import BadCase, CannotHold
 

@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from torchsleuth.case import schema
-from torchsleuth.case.expressions import decode_expr, encode_expr
+from torchsleuth.case.graphs.expressions import decode_expr, encode_expr
 from torchsleuth.case.plain import encode_plain
 from torchsleuth.case.schema import Apply
-from torchsleuth.case.source import (
+from torchsleuth.case.script.source import (
     float_source,
     target_source,
     term_source,

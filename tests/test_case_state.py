@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from torchsleuth import torch_compat
-from torchsleuth.case import environment, flags
 from torchsleuth.case.schema import Autocast, Config, Entry, List, Noticed, Rng, State
-from torchsleuth.case.state import observe, restored
+from torchsleuth.case.surroundings import environment, flags
+from torchsleuth.case.surroundings.state import observe, restored
 from torchsleuth.errors import BadCase
 
 DYNAMO, INDUCTOR = "torch._dynamo.config", "torch._inductor.config"
@@ -39,8 +39,8 @@ def fresh() -> dict[str, str]:
     """What is seen in a process that has just started, with options in its environment."""
     program = (
         "import torch, torch._inductor.config, torch._dynamo.config\n"
-        "from torchsleuth.case import flags\n"
-        "from torchsleuth.case.state import observe, restored\n"
+        "from torchsleuth.case.surroundings import flags\n"
+        "from torchsleuth.case.surroundings.state import observe, restored\n"
         "from torchsleuth.case.schema import State\n"
         "print('switches:', flags.observe_flags('highest'), 'of', len(flags.flags()))\n"
         "print('options:', [(o.name, o.value) for o in observe().config])\n"

@@ -17,10 +17,11 @@ import torch
 
 from case_samples import small_case
 from torchsleuth import config
-from torchsleuth.case import files as places, schema
-from torchsleuth.case.locking import locked
-from torchsleuth.case.reading import encode, seal
-from torchsleuth.case.store import Entry, Store
+from torchsleuth.case import schema
+from torchsleuth.case.format.reading import encode, seal
+from torchsleuth.case.stores import files as places
+from torchsleuth.case.stores.locking import locked
+from torchsleuth.case.stores.store import Entry, Store
 from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, NotFound, StoreError
 
 
@@ -253,7 +254,7 @@ def test_a_tensor_that_a_broken_case_refers_to_is_kept(store: Store) -> None:
 def test_a_digest_across_two_pieces_of_a_large_case_counts(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     local.save(made(local))
     for chunk in (64, 66, 67, 68, 100):
-        monkeypatch.setattr("torchsleuth.case.garbage._CHUNK", chunk)
+        monkeypatch.setattr("torchsleuth.case.stores.garbage._CHUNK", chunk)
         assert local.collect_garbage(older_than=-1).tensors == 0
 
 

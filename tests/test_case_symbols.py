@@ -24,8 +24,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils._sympy.functions import FloorDiv, Max, Mod
 
 from torchsleuth import torch_compat
+from torchsleuth.case.graphs.symbols import Environment, check_symbols, encode_size, encode_sym, rebuild, record_symbols
 from torchsleuth.case.schema import Apply, Assert, Symbol, Symbolic, Symbols
-from torchsleuth.case.symbols import Environment, check_symbols, encode_size, encode_sym, rebuild, record_symbols
 from torchsleuth.errors import BadCase, CannotHold
 
 Program = Callable[..., Any]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchsleuth.case import targets
+from torchsleuth.case.graphs import targets
 from torchsleuth.errors import BadCase, CannotHold, NeedsTrust
 
 

@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchsleuth import torch_compat
 from torchsleuth.case import schema
-from torchsleuth.case.blobs import MemoryBlobs, memory
 from torchsleuth.case.names import DTYPE_BITS
-from torchsleuth.case.tensors import TensorReader, TensorWriter
+from torchsleuth.case.storages.blobs import MemoryBlobs, memory
+from torchsleuth.case.storages.tensors import TensorReader, TensorWriter
 from torchsleuth.errors import BadCase, CannotHold, CaseError, HashMismatch, MissingTensor
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch announces the end of quantised tensors

@@ -107,7 +107,7 @@ LEGAL = {
     "nothing": "",
     "standard library": "import os.path\nfrom collections import abc",
     "torch": "import torch\nfrom torch import fx\ntorch.compile(fx.Graph)",
-    "downward": "from torchsleuth import errors, config\nimport torchsleuth.case.graph",
+    "downward": "from torchsleuth import errors, config\nimport torchsleuth.case.graphs.graph",
     "downward, used": "import torchsleuth.errors\ntorchsleuth.errors.SleuthError",
     "relative, down": "from .. import errors\nfrom ..case import Case\nfrom ..case.graph import Graph",
     "relative, own": "from . import protocol\nfrom .protocol import Query",

@@ -15,7 +15,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from torchsleuth.case import archive, schema
+from torchsleuth.case import schema
 from torchsleuth.case.schema import (
     Case,
     Code,
@@ -39,7 +39,8 @@ from torchsleuth.case.schema import (
     Symbols,
     Tensor,
 )
-from torchsleuth.case.store import Store
+from torchsleuth.case.stores import archive
+from torchsleuth.case.stores.store import Store
 from torchsleuth.cli import cases
 from torchsleuth.cli.answers import Answer, give
 from torchsleuth.config import After
@@ -459,7 +460,7 @@ def test_a_fault_of_our_own_is_exit_code_3_and_data_too(capsys: pytest.CaptureFi
 
 def test_a_warning_about_a_case_is_a_note(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     """Covers: S26"""
-    from torchsleuth.case import reading
+    from torchsleuth.case.format import reading
 
     body = reading.unseal(reading.encode(make_case(store))).body
     path = Path(where(store), "newer.json")

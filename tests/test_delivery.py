@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from script_samples import DYNAMO, FAILURES, calling, placeholders, recorded
 from torchsleuth.case import schema
 from torchsleuth.case.schema import Entry, Node, Ref
-from torchsleuth.case.store import Store
+from torchsleuth.case.stores.store import Store
 from torchsleuth.cli.main import app
 from torchsleuth.config import After
 from torchsleuth.errors import MissingTensor, StoreError

@@ -19,16 +19,17 @@ import torch
 from torch import fx
 
 from torchsleuth import __version__, torch_compat
-from torchsleuth.case import schema, state as states
-from torchsleuth.case.code import find_code
-from torchsleuth.case.graph import GraphWriter
-from torchsleuth.case.listing import frames
-from torchsleuth.case.meta import is_noticed
+from torchsleuth.case import schema
+from torchsleuth.case.graphs.code import find_code
+from torchsleuth.case.graphs.graph import GraphWriter
+from torchsleuth.case.graphs.meta import is_noticed
 from torchsleuth.case.plain import encode_plain
+from torchsleuth.case.surroundings import state as states
+from torchsleuth.case.words.listing import frames
 from torchsleuth.errors import CannotHold
 
 if TYPE_CHECKING:
-    from torchsleuth.case.blobs import Blobs
+    from torchsleuth.case.storages.blobs import Blobs
 
 _MOST_FRAMES: Final = 50
 

@@ -22,7 +22,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from torchsleuth.case.wording import clean
+from torchsleuth.case.words.wording import clean
 from torchsleuth.errors import SleuthError, in_words
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from rich.text import Text
 
-from torchsleuth.case import archive, examining, listing
-from torchsleuth.case.files import Files
-from torchsleuth.case.store import Entry, Store
-from torchsleuth.case.wording import clean, one_line
+from torchsleuth.case.stores import archive, examining
+from torchsleuth.case.stores.files import Files
+from torchsleuth.case.stores.store import Entry, Store
+from torchsleuth.case.words import listing
+from torchsleuth.case.words.wording import clean, one_line
 from torchsleuth.cli.answers import Answer, error_data
 from torchsleuth.errors import CaseError, NotFound, StoreError
 from torchsleuth.report.case import render_case, render_entries

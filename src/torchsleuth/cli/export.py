@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from torchsleuth.case.store import Store
-from torchsleuth.case.wording import clean
+from torchsleuth.case.stores.store import Store
+from torchsleuth.case.words.wording import clean
 from torchsleuth.cli.answers import Answer
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from torchsleuth import __version__
-from torchsleuth.case.wording import clean
+from torchsleuth.case.words.wording import clean
 from torchsleuth.cli import cases, demo as demo_command, doctor as doctor_command, export as export_command
 from torchsleuth.cli.answers import Answer, give
 from torchsleuth.errors import SleuthError

@@ -14,10 +14,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchsleuth.case import listing, schema
+from torchsleuth.case import schema
 from torchsleuth.case.schema import Case, State
-from torchsleuth.case.store import Entry
-from torchsleuth.case.wording import clean, one_line, value_words
+from torchsleuth.case.stores.store import Entry
+from torchsleuth.case.words import listing
+from torchsleuth.case.words.wording import clean, one_line, value_words
 from torchsleuth.outcome import Stage
 
 _STYLES = {

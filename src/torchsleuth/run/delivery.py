@@ -22,14 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from torchsleuth.case import environment, schema, targets
-from torchsleuth.case.blobs import Blobs
+from torchsleuth.case import schema
+from torchsleuth.case.graphs import targets
 from torchsleuth.case.schema import Generated
 from torchsleuth.case.script import expected
 from torchsleuth.case.script.builder import build, notice
 from torchsleuth.case.script.compilers import is_foreign
 from torchsleuth.case.script.graphs import graphs_in
 from torchsleuth.case.script.ways import Beside, Recipe, Way, choose, recipes_for, write_beside
+from torchsleuth.case.storages.blobs import Blobs
+from torchsleuth.case.surroundings import environment
 from torchsleuth.errors import CannotHold, StoreError, in_words
 from torchsleuth.run.fresh import TIMEOUT, Ran, run_script
 

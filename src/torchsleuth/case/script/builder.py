@@ -19,10 +19,10 @@ from torchsleuth.case.script.pieces.running import PACKED
 from torchsleuth.case.script.pieces.sizes import AS_FAKE, FAKE, SYMBOLS, static
 from torchsleuth.case.script.shapes import base_name
 from torchsleuth.case.script.sizes import examples_differ, settings_source, write_fakes, write_symbols
+from torchsleuth.case.script.source import text_source
 from torchsleuth.case.script.states import modules_of, write_environment, write_state
 from torchsleuth.case.script.terms import Terms
 from torchsleuth.case.script.ways import Way, identity
-from torchsleuth.case.source import text_source
 from torchsleuth.errors import CannotHold
 
 _FRAMES: Final = 8

@@ -15,7 +15,7 @@ from typing import Final
 from torchsleuth.case import names, schema
 from torchsleuth.case.script.graphs import can_be_said, plain_name
 from torchsleuth.case.script.layout import Page
-from torchsleuth.case.source import text_source, value_source
+from torchsleuth.case.script.source import text_source, value_source
 from torchsleuth.errors import CannotHold
 
 _WELL_KNOWN: Final = {

@@ -7,7 +7,7 @@ from typing import Final
 
 from torchsleuth.case import schema
 from torchsleuth.case.script.graphs import graphs_in
-from torchsleuth.case.source import call_source, text_source
+from torchsleuth.case.script.source import call_source, text_source
 
 _COLLECTIVES: Final = tuple(
     f"torch.ops.{namespace}."

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchsleuth.case import names, schema
-from torchsleuth.case.options import may_be_set
 from torchsleuth.case.script.collectives import ProcessGroups
 from torchsleuth.case.script.graphs import can_be_said, plain_name
 from torchsleuth.case.script.layout import Page
 from torchsleuth.case.script.pieces.piece import Piece
 from torchsleuth.case.script.pieces.running import BACKWARD, CLOSE, ONE_PROCESS
 from torchsleuth.case.script.pieces.sizes import AS_FAKE, FAKES, KNOWN_FAKES
+from torchsleuth.case.script.source import text_source, value_source
 from torchsleuth.case.script.states import draws_random_numbers
-from torchsleuth.case.source import text_source, value_source
+from torchsleuth.case.surroundings.options import may_be_set
 from torchsleuth.errors import CannotHold
 
 KNOWN: Final = frozenset(

@@ -17,7 +17,7 @@ from torchsleuth.case import schema
 from torchsleuth.case.script.layout import Page, tidy
 from torchsleuth.case.script.pieces.piece import Piece
 from torchsleuth.case.script.pieces.running import ALARM, RAISED, SAY
-from torchsleuth.case.source import items_source, text_source
+from torchsleuth.case.script.source import items_source, text_source
 
 SAME: Final = "fails as recorded"
 OTHER: Final = "fails, but not as recorded"

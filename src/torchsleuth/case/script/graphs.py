@@ -23,14 +23,15 @@ from typing import Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torchsleuth.case import schema, targets
+from torchsleuth.case import schema
+from torchsleuth.case.graphs import targets
 from torchsleuth.case.script.layout import Page
 from torchsleuth.case.script.pieces.graphs import BUILDER, GENERATOR, MODULES
 from torchsleuth.case.script.pieces.piece import Piece
 from torchsleuth.case.script.pieces.sizes import FAKE
 from torchsleuth.case.script.shapes import line_of, shape_of
+from torchsleuth.case.script.source import Spelling, call_source, items_source, target_source, text_source, values_in
 from torchsleuth.case.script.terms import Terms, fake_source, symbolic_source
-from torchsleuth.case.source import Spelling, call_source, items_source, target_source, text_source, values_in
 from torchsleuth.errors import CannotHold, NeedsTrust
 
 PEOPLE_ONLY: Final = frozenset(

@@ -12,8 +12,8 @@ from torchsleuth.case.script.graphs import cannot_write
 from torchsleuth.case.script.layout import Page
 from torchsleuth.case.script.pieces.piece import Piece
 from torchsleuth.case.script.pieces.tensors import BESIDE, BYTES, MADE, META, QUANTISED, SPARSE, VIEW, VIEW_OF
+from torchsleuth.case.script.source import Spelling, call_source, float_source, text_source, torch_source
 from torchsleuth.case.script.ways import Beside, InText, Literal, Nothing, Recipe, Way, is_view, ordinary_strides
-from torchsleuth.case.source import Spelling, call_source, float_source, text_source, torch_source
 
 
 class Tensors:

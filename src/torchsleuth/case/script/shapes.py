@@ -9,7 +9,7 @@ from typing import Final
 
 from torchsleuth.case import schema
 from torchsleuth.case.schema import Term, Value
-from torchsleuth.case.source import term_source
+from torchsleuth.case.script.source import term_source
 
 _SHORT: Final = {"bool": "b8", "bfloat16": "bf16", "uint8": "u8", "complex64": "c64", "complex128": "c128"}
 _OF_TORCH = re.compile(r"site-packages[/\\]torch[/\\]")

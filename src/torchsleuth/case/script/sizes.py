@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections import Counter
 
 from torchsleuth.case import schema
+from torchsleuth.case.format.symbol_checks import SETTINGS
 from torchsleuth.case.schema import Term
 from torchsleuth.case.script.inputs import write_list
 from torchsleuth.case.script.layout import Page
 from torchsleuth.case.script.shapes import shape_of
+from torchsleuth.case.script.source import call_source, text_source
 from torchsleuth.case.script.terms import Terms, expr_source, fake_source, symbolic_source
-from torchsleuth.case.source import call_source, text_source
-from torchsleuth.case.symbol_checks import SETTINGS
 
 
 def write_symbols(page: Page, symbols: schema.Symbols, terms: Terms) -> set[str]:

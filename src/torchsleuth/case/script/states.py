@@ -17,12 +17,14 @@ from typing import Final
 import torch
 
 from torchsleuth import torch_compat
-from torchsleuth.case import environment, options, schema, targets
-from torchsleuth.case.flags import flags
+from torchsleuth.case import schema
+from torchsleuth.case.graphs import targets
 from torchsleuth.case.script.graphs import can_be_said, graphs_in, plain_name
 from torchsleuth.case.script.inputs import in_lines
 from torchsleuth.case.script.layout import Page
-from torchsleuth.case.source import Spelling, text_source, torch_source, value_source
+from torchsleuth.case.script.source import Spelling, text_source, torch_source, value_source
+from torchsleuth.case.surroundings import environment, options
+from torchsleuth.case.surroundings.flags import flags
 from torchsleuth.errors import BadCase, CaseError
 
 _RANDOM: Final = re.compile(

@@ -7,7 +7,7 @@ from typing import Final
 
 from torchsleuth.case import schema
 from torchsleuth.case.schema import Apply, Term
-from torchsleuth.case.source import call_source, items_source, term_source, text_source, torch_source
+from torchsleuth.case.script.source import call_source, items_source, term_source, text_source, torch_source
 
 _OF_SYMPY: Final = frozenset(
     "Eq Ne Lt Le Gt Ge And Or Xor Not ITE Piecewise Abs floor ceiling Rational oo zoo nan".split()

@@ -23,10 +23,10 @@ import msgspec
 import torch
 
 from torchsleuth.case import schema
-from torchsleuth.case.blobs import Blobs, memory
 from torchsleuth.case.script.graphs import graphs_in
 from torchsleuth.case.script.layout import wrap
-from torchsleuth.case.source import float_source, torch_source, values_in
+from torchsleuth.case.script.source import float_source, torch_source, values_in
+from torchsleuth.case.storages.blobs import Blobs, memory
 
 MOST_ELEMENTS: Final = 64
 """How many elements a tensor may have that is written as numbers."""

@@ -1,0 +1,1 @@
+"""Where cases are kept: a folder or anything that fsspec reaches, and the zip form."""

@@ -1,0 +1,1 @@
+"""What a run depends on besides its graph and inputs: modes, random state, configuration, environment."""
