@@ -76,8 +76,10 @@ def test_any_program_can_read_it_as_json() -> None:
 
 
 def test_reading_and_storing_need_no_torch() -> None:
-    program = "import sys, torchsleuth.case.stores.store as s; s.Store.open('/nowhere').entries(); "
+    program = (
+        "import sys, torchsleuth.case.stores.store as s; s.Store.open('/nowhere').entries(); "
         "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
