@@ -507,3 +507,126 @@ def test_a_graph_nested_without_end_is_refused() -> None:
         graph = msgspec.structs.replace(case.graph, attributes=(schema.Entry("body", graph),))
     with pytest.raises(BadCase, match="nested"):
         GraphReader(msgspec.structs.replace(case, graph=graph), blobs).read()
+
+
+# ---- hostile cases ---------------------------------------------------------------------------------------
+
+
+def hostile(value: schema.Value, *, where: str) -> tuple[schema.Case, MemoryBlobs]:
+    """A case with a value where the graph would print it, call it, or hand it to what calls functions."""
+    blobs = MemoryBlobs()
+    case = case_of(graph_with(1), [torch.ones(1)], blobs)
+    x, add, output = case.graph.nodes
+    attributes: tuple[schema.Entry, ...] = ()
+    if where == "default":
+        x = msgspec.structs.replace(x, args=(value,))
+    elif where == "argument":
+        add = msgspec.structs.replace(add, args=(schema.Ref("x"), value))
+    else:
+        attributes = (schema.Entry("f", value),)
+        add = schema.Node("add", "get_attr", "f")
+    return msgspec.structs.replace(case, graph=schema.Graph((x, add, output), attributes)), blobs
+
+
+def overriding(attribute: str, function: str, kind: str = "Hardshrink") -> schema.Module:
+    """A module whose attribute stands before a method of its class; what it prints as is up to the case."""
+    text = schema.Entry("lambd", "__import__('os').system('exit 1')")
+    return schema.Module(kind, (text, schema.Entry(attribute, schema.Function(function))))
+
+
+@pytest.mark.parametrize("where", ["default", "argument", "attribute"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        overriding("_get_name", "builtins.str"),
+        overriding("_get_name", "torch.relu"),
+        overriding("extra_repr", "torch.relu"),
+        overriding("_init_flat_weights", "torch.manual_seed", "RNN"),
+        schema.Module("Sequential", (schema.Entry("_modules", schema.Dict()),)),
+        schema.Module("Module", (schema.Entry("__class__", 1),)),
+        schema.Module("os.system"),
+        schema.Function("builtins.getattr"),
+        schema.Function("builtins.eval"),
+        schema.Function("operator.getitem"),
+        schema.Function("torch.Tensor.add_"),
+        schema.Function("canary.boom"),
+    ],
+    ids=lambda value: f"{value.type}.{value.attributes}" if isinstance(value, schema.Module) else value.name,
+)
+def test_nothing_that_a_case_could_call_or_print_gets_into_a_graph(value: schema.Value, where: str) -> None:
+    """Covers: U25. FX writes arguments into code by what they print as, and some operators call what they are given."""
+    case, blobs = hostile(value, where=where)
+    with pytest.raises(CaseError):
+        GraphReader(case, blobs).read()
+
+
+@pytest.mark.parametrize("name", ["a b", "x=1)\n    import os  #", "for", "", "1x"])
+def test_the_name_of_an_argument_is_a_name(name: str) -> None:
+    case, blobs = hostile(1, where="argument")
+    x, add, output = case.graph.nodes
+    add = msgspec.structs.replace(add, kwargs=(schema.Entry(name, 1),))
+    with pytest.raises(CaseError):
+        GraphReader(msgspec.structs.replace(case, graph=schema.Graph((x, add, output))), blobs).read()
+
+
+def test_asking_for_operators_leaves_nothing_behind() -> None:
+    before = set(vars(torch.ops))
+    for number in range(50):
+        with pytest.raises(NeedsTrust):
+            code.targets.resolve(f"torch.ops.nobodys_{number}.foo.default")
+    assert set(vars(torch.ops)) == before
+
+
+# ---- graphs that somebody traced -------------------------------------------------------------------------
+
+
+class Traced(nn.Module):
+    def __init__(self, run: Any, **parts: nn.Module) -> None:
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.run(self, x)
+
+
+class TakesAny(nn.Module):
+    def forward(self, x: torch.Tensor, *args: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Traced(lambda self, x: self.lin(x) + self.lin.weight, lin=nn.Linear(3, 3)),
+        Traced(lambda self, x: self.net(x) + self.net[0](x), net=nn.Sequential(nn.Linear(3, 3), nn.ReLU())),
+        Traced(lambda self, x: self.parts["0a"](x), parts=nn.ModuleDict({"0a": nn.Linear(3, 3)})),
+        Traced(lambda self, x: self.parts["my-layer"](x), parts=nn.ModuleDict({"my-layer": nn.ReLU()})),
+        Traced(lambda self, x: {"best": torch.max(x, 0).values, "where": torch.max(x, 0).indices, "n": None}),
+    ],
+    ids=["inner weight", "inner layer", "odd name", "dashed name", "return type"],
+)
+def test_graphs_of_symbolic_tracing_come_back(module: nn.Module) -> None:
+    """Covers: U18"""
+    x = torch.randn(3, 3)
+    gm = fx.symbolic_trace(module)
+    loaded, (same_x,) = again(gm, [x])
+    one, other = gm(x), loaded(same_x)
+    assert bitwise(list(one.values()), list(other.values())) if isinstance(one, dict) else bitwise(one, other)
+
+
+def test_a_graph_that_takes_any_number_of_inputs_comes_back() -> None:
+    """Covers: U18"""
+    gm = fx.symbolic_trace(TakesAny())
+    loaded, _ = again(gm, [torch.ones(2), ()])
+    assert [node.target for node in loaded.graph.find_nodes(op="placeholder")] == ["x", "*args"]
+
+
+def test_sizes_of_nested_tensors_are_noticed_not_an_error() -> None:
+    """Covers: U18"""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    gm = graph_with(1)
+    next(iter(gm.graph.nodes)).meta["val"] = nested.shape[1]
+    case = Recording(gm, MemoryBlobs()).case([torch.ones(1)], COMPILER)
+    assert case.graph.nodes[0].meta.dropped == ("val",)

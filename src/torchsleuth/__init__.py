@@ -13,6 +13,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchsleuth.case.recording import Recording as Recording
+    from torchsleuth.case.schema import Case as Case, Compiler as Compiler, Failure as Failure
+    from torchsleuth.case.stores.store import Store as Store
     from torchsleuth.compare import (
         Comparison as Comparison,
         Judgement as Judgement,
@@ -22,15 +25,27 @@ if TYPE_CHECKING:
         same as same,
         same_two_models as same_two_models,
     )
-    from torchsleuth.errors import AccuracyError as AccuracyError, SleuthError as SleuthError
+    from torchsleuth.config import After as After
+    from torchsleuth.errors import (
+        AccuracyError as AccuracyError,
+        CaseError as CaseError,
+        SleuthError as SleuthError,
+    )
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AccuracyError": "errors",
+    "After": "config",
+    "Case": "case.schema",
+    "CaseError": "errors",
     "Comparison": "compare",
+    "Compiler": "case.schema",
+    "Failure": "case.schema",
     "Judgement": "compare",
+    "Recording": "case.recording",
     "SleuthError": "errors",
+    "Store": "case.stores.store",
     "Tolerance": "compare",
     "Verdict": "compare",
     "judge": "compare",
@@ -40,9 +55,16 @@ _HOMES = {
 
 __all__ = [
     "AccuracyError",
+    "After",
+    "Case",
+    "CaseError",
     "Comparison",
+    "Compiler",
+    "Failure",
     "Judgement",
+    "Recording",
     "SleuthError",
+    "Store",
     "Tolerance",
     "Verdict",
     "__version__",

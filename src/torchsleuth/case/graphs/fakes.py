@@ -8,7 +8,7 @@ everything else is made from the record alone. Where the two say different thing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.graphs import symbols
 from torchsleuth.case.plain import notice
-from torchsleuth.errors import BadCase
+from torchsleuth.errors import BadCase, in_words
+
+_MOST_PARTS = 20_000
 
 VAL = "val"
 EXAMPLE = "example_value"
@@ -39,9 +41,16 @@ class FakeWriter:
         """What the tensor is."""
         if torch_compat.is_wrapper(fake):
             return notice(fake, "it is what a transform of torch.func has put around a tensor")
+        if torch_compat.subclass_name(fake) is not None:
+            return notice(fake, "it is a tensor of a class of its own")
+        try:
+            return self._described(fake)
+        except Exception as error:  # noqa: BLE001 - sizes of nested tensors and other new kinds of number
+            return notice(fake, f"its sizes cannot be told: {in_words(error)}")
+
+    def _described(self, fake: torch.Tensor) -> schema.Fake:
         self.shape_env = self.shape_env or torch_compat.shape_env_of(fake)
         strided = fake.layout == torch.strided
-        own_type = torch_compat.subclass_name(fake)
         return schema.Fake(
             dtype=_name(fake.dtype),
             size=tuple(self._size(size) for size in fake.shape),
@@ -54,14 +63,16 @@ class FakeWriter:
             parameter=isinstance(fake, torch.nn.Parameter),
             conj=fake.is_conj(),
             neg=fake.is_neg(),
-            memory=self._memory(fake) if strided and own_type is None else None,
-            type=own_type,
+            memory=self._memory(fake) if strided else None,
         )
 
-    def encode_symbolic(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> schema.Symbolic:
+    def encode_symbolic(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> schema.Symbolic | schema.Noticed:
         """A symbolic number."""
-        self._note(value)
-        return symbols.encode_sym(value)
+        try:
+            self._note(value)
+            return symbols.encode_sym(value)
+        except Exception as error:  # noqa: BLE001 - as above
+            return notice(value, f"it is not made of symbols: {in_words(error)}")
 
     def _size(self, size: int | torch.SymInt) -> schema.Term:
         if isinstance(size, torch.SymInt):
@@ -89,6 +100,8 @@ class FakeReader:
         self.environment = symbols.rebuild(record)
         self.mode = torch_compat.fake_mode(self.environment.shape_env)
         self._bases: dict[int, torch.Tensor] = {}
+        self.parts_left = _MOST_PARTS
+        """How many parts may still be split off by running operators; then the record is gone by."""
 
     def decode(self, record: schema.Fake | schema.Symbolic, field: str) -> Any:
         """The fake tensor or symbolic number."""
@@ -178,21 +191,17 @@ def rebuild_vals(
     gm: fx.GraphModule,
     record: schema.Graph,
     reader: FakeReader,
-    decode: Any,
+    decode: Callable[[schema.Value, str], Any],
     field: str,
-    given: Mapping[str, Any] | None = None,
 ) -> None:
-    """Give each node of `gm` the fakes that its record tells of. `given`: values of placeholders that are known."""
+    """Give each node of `gm` the fakes that its record tells of."""
     views = _Views(gm, reader)
     for number, (node, written) in enumerate(zip(gm.graph.nodes, record.nodes, strict=True)):
         where = f"{field}.nodes[{number}].meta"
         for key, described in ((VAL, written.meta.val), (EXAMPLE, written.meta.example)):
             if described is None:
                 continue
-            known = given.get(node.name) if given else None
-            if node.op == "placeholder" and known is not None and isinstance(known, torch.Tensor):
-                node.meta[key] = known
-            elif written.meta.bindings or not any(_fakes_in(described)) or node.op in ("placeholder", "output"):
+            if written.meta.bindings or not any(_fakes_in(described)) or node.op in ("placeholder", "output"):
                 node.meta[key] = decode(described, f"{where}.{key}")
             else:
                 ran = views.run(node, key)
@@ -214,13 +223,21 @@ class _Views:
             if node.op != "call_function" or not _makes_views(node.target):
                 return None
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta[key])
-            if not _is_small_work(args, torch_compat.op_returns_list(node.target)):
+            if not self._is_worth_it(args, torch_compat.op_returns_list(node.target)):
                 return None
             shape_env = self._reader.environment.shape_env
             with self._reader.mode, torch.no_grad(), torch_compat.quiet_shapes(shape_env):
                 return node.target(*args, **kwargs)  # type: ignore[operator]
         except Exception:  # noqa: BLE001 - anything an operator may raise; then the record is what we go by
             return None
+
+    def _is_worth_it(self, args: Any, several: bool) -> bool:
+        """Whether it is a tensor that is looked at, and not split into more parts than anybody has use for."""
+        if not args or not isinstance(args[0], torch.Tensor) or not torch_compat.is_fake(args[0]):
+            return False
+        if several:
+            self._reader.parts_left -= max((n for n in (*args[0].shape, *args[1:]) if isinstance(n, int)), default=0)
+        return self._reader.parts_left >= 0
 
     def _constant(self, name: str) -> torch.Tensor | None:
         found: Any = self._gm
@@ -229,20 +246,9 @@ class _Views:
         return torch_compat.as_fake(self._reader.mode, found) if isinstance(found, torch.Tensor) else None
 
 
-_MOST_PARTS = 10_000
-
-
 def _makes_views(target: Any) -> bool:
     is_aten = torch_compat.is_op_overload(target) and target.namespace == "aten"
     return is_aten and torch_compat.op_is_view(target) and not torch_compat.op_is_mutable(target)
-
-
-def _is_small_work(args: Any, several: bool) -> bool:
-    """Whether it is a tensor that is looked at, and not split into more parts than anybody has use for."""
-    if not args or not isinstance(args[0], torch.Tensor) or not torch_compat.is_fake(args[0]):
-        return False
-    numbers = [each for each in (*args[0].shape, *args[1:]) if isinstance(each, int)]
-    return not several or max(numbers, default=0) <= _MOST_PARTS
 
 
 def _fakes_in(value: schema.Value) -> Iterator[schema.Fake]:

@@ -1,4 +1,4 @@
-"""FX graphs as data, and back: node by node, nothing traced and nothing executed.
+"""FX graphs as data, and back: node by node, nothing traced, nothing of the case's own executed.
 
     GraphWriter(blobs)          .write(gm) → schema.Graph; keeps the storages and symbols that it met on the way
     GraphReader(case, blobs)    .read() → GraphModule with the same nodes, names and meta, nested graphs included
@@ -10,20 +10,21 @@ produces. Nothing of the user's is imported or run for it.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from torchsleuth.case import schema
+from torchsleuth.case import names, schema
 from torchsleuth.case.graphs import symbols, targets
 from torchsleuth.case.graphs.fakes import EXAMPLE, VAL, FakeReader, FakeWriter, rebuild_vals
 from torchsleuth.case.graphs.meta import MetaReader, MetaWriter, add_tensor_meta, is_noticed
 from torchsleuth.case.graphs.values import ValueReader, ValueWriter
 from torchsleuth.case.plain import printable
 from torchsleuth.case.storages.tensors import TensorReader, TensorWriter
-from torchsleuth.errors import BadCase, CannotHold, in_words
+from torchsleuth.errors import BadCase, CannotHold, CaseError, in_words
 
 if TYPE_CHECKING:
     from torchsleuth.case.storages.blobs import Blobs
@@ -90,8 +91,13 @@ class GraphWriter:
 
     def _attribute(self, gm: fx.GraphModule, name: str) -> schema.Entry:
         found: Any = gm
-        for part in name.split("."):
-            found = getattr(found, part)
+        try:
+            for part in name.split("."):
+                found = getattr(found, part)
+        except AttributeError as error:
+            return schema.Entry(
+                name, schema.Noticed("missing", "the graph asks for it, and its module has none", str(error))
+            )
         return schema.Entry(name, self.values.encode(found))
 
 
@@ -110,23 +116,27 @@ class GraphReader:
         self._case = case
         self._file = file
         self.tensors = TensorReader(blobs, case.storages, file=file)
-        self.fakes = FakeReader(case.symbols, file)
+        with self._only_case_errors("symbols"):
+            self.fakes = FakeReader(case.symbols, file)
         self.values = ValueReader(self.tensors, self.fakes, self._read, file)
         self._meta = MetaReader(self.values.decode, self.fakes.environment.symbols)
         self._depth = 0
 
     def read(self) -> fx.GraphModule:
         """The graph module, every node with its meta."""
-        return self._read(self._case.graph, "graph")
+        with self._only_case_errors("graph"):
+            return self._read(self._case.graph, "graph")
 
     def inputs(self) -> list[Any]:
         """What the graph was called with: real tensors, numbers."""
-        return [self.values.decode(value, f"inputs[{at}]") for at, value in enumerate(self._case.inputs)]
+        with self._only_case_errors("inputs"):
+            return [self.values.decode(value, f"inputs[{at}]") for at, value in enumerate(self._case.inputs)]
 
     def examples(self, gm: fx.GraphModule) -> list[Any]:
         """What the compiler of the graph was given: as recorded, or what the graph says of its placeholders."""
         if self._case.examples is not None:
-            return [self.values.decode(value, f"examples[{at}]") for at, value in enumerate(self._case.examples)]
+            with self._only_case_errors("examples"):
+                return [self.values.decode(value, f"examples[{at}]") for at, value in enumerate(self._case.examples)]
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         return [node.meta.get(VAL, node.meta.get(EXAMPLE)) for node in placeholders]
 
@@ -152,7 +162,7 @@ class GraphReader:
 
     def _module(self, attributes: dict[str, Any], graph: fx.Graph, name: str, field: str) -> fx.GraphModule:
         try:
-            return fx.GraphModule(attributes, graph, name if name.isidentifier() else "GraphModule")
+            return fx.GraphModule(_root(attributes), graph, name if name.isidentifier() else "GraphModule")
         except Exception as error:  # FX writes the graph as Python, and may stumble over anything on the way
             raise self._bad(f"FX cannot write it as code: {in_words(error)}", field) from error
 
@@ -166,8 +176,8 @@ class GraphReader:
             node = graph.create_node(
                 written.op,
                 self._target(written, f"{where}.target", attributes),
-                tuple(self.values.decode(a, f"{where}.args[{at}]", nodes) for at, a in enumerate(written.args)),
-                {e.name: self.values.decode(e.value, f"{where}.kwargs.{e.name}", nodes) for e in written.kwargs},
+                tuple(self.values.argument(a, f"{where}.args[{at}]", nodes) for at, a in enumerate(written.args)),
+                self._kwargs(written, where, nodes),
                 written.name,
             )
             node.name = written.name
@@ -176,6 +186,14 @@ class GraphReader:
         if [number for number, node in enumerate(record.nodes) if node.op == "output"] != [len(record.nodes) - 1]:
             raise self._bad("the output is not the last node, and that alone", f"{field}.nodes")
         return graph
+
+    def _kwargs(self, node: schema.Node, where: str, nodes: Mapping[str, fx.Node]) -> dict[str, Any]:
+        found = {}
+        for entry in node.kwargs:
+            if not entry.name.isidentifier() or keyword.iskeyword(entry.name):
+                raise self._bad(f"{entry.name!r} is no name for an argument", f"{where}.kwargs")
+            found[entry.name] = self.values.argument(entry.value, f"{where}.kwargs.{entry.name}", nodes)
+        return found
 
     def _target(self, node: schema.Node, field: str, attributes: Mapping[str, Any]) -> Any:
         match node.op:
@@ -186,14 +204,24 @@ class GraphReader:
             case "call_method":
                 return targets.method(node.target, file=self._file, field=field)
             case "get_attr" | "call_module":
-                if node.target not in attributes or not all(map(_is_part, node.target.split("."))):
+                if node.target not in attributes or not names.is_attribute_path(node.target):
                     raise self._bad(f"the graph has no attribute {node.target!r}", field)
                 if node.op == "call_module" and not isinstance(attributes[node.target], torch.nn.Module):
                     raise self._bad(f"{node.target!r} is not a module", field)
             case "placeholder":
-                if not node.target.isidentifier() or keyword.iskeyword(node.target):
+                if not names.is_placeholder(node.target):
                     raise self._bad(f"{node.target!r} is no name for an input", field)
         return node.target
+
+    @contextmanager
+    def _only_case_errors(self, field: str) -> Iterator[None]:
+        """Whatever torch makes of nonsense, it is the case that is at fault."""
+        try:
+            yield
+        except (CaseError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            raise self._bad(f"torch refuses a part of it: {in_words(error)}", field) from error
 
     def _bad(self, cause: str, field: str) -> BadCase:
         return BadCase(
@@ -205,9 +233,25 @@ class GraphReader:
         )
 
 
+def _root(attributes: Mapping[str, Any]) -> torch.nn.Module:
+    """A module with the attributes, each under its dotted name. What lies in a module of the case is that module's."""
+    root = torch.nn.Module()
+    for path in sorted(attributes, key=lambda path: path.count(".")):
+        *parents, name = path.split(".")
+        home = root
+        for parent in parents:
+            if not hasattr(home, parent):
+                home.add_module(parent, torch.nn.Module())
+            home = getattr(home, parent)
+        value = attributes[path]
+        if hasattr(home, name):
+            continue
+        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+            home.register_buffer(name, value)
+        else:
+            setattr(home, name, value)
+    return root
+
+
 def _asks_for_property(node: schema.Node) -> bool:
     return len(node.args) in (2, 3) and node.args[1] in targets.PROPERTIES
-
-
-def _is_part(name: str) -> bool:
-    return name.isidentifier() or name.isdigit()

@@ -43,7 +43,7 @@ PROPERTIES: Final = frozenset(
     "H T data device dtype grad imag is_cpu is_cuda is_leaf is_meta is_mkldnn is_mps is_mtia is_nested is_quantized "
     "is_sparse is_sparse_csr is_xla is_xpu itemsize layout mH mT names nbytes ndim real requires_grad retains_grad "
     "shape _version start stop step".split()
-)
+) | frozenset(name for kind in vars(torch.return_types).values() for name in getattr(kind, "__match_args__", ()))
 """What `getattr` may ask of a tensor."""
 
 _WITH_FILES: Final = frozenset({"aten.from_file", "aten.save", "aten.set_data"})
@@ -128,6 +128,23 @@ def resolve(name: str, *, file: str = "", field: str = "") -> Callable[..., Any]
     )
 
 
+def resolve_operator(name: str, *, file: str = "", field: str = "") -> Callable[..., Any]:
+    """An operator that stands as an argument."""
+    if not name.startswith("torch.ops."):
+        raise _unknown(name, "only an operator can be an argument", file, field)
+    return resolve(name, file=file, field=field)
+
+
+def resolve_value(name: str, *, file: str = "", field: str = "") -> Callable[..., Any]:
+    """A function that something else may call: an operator, or one of torch's own on tensors.
+
+    Not `getattr` and its like: handed to what calls functions, they would lead out of the table.
+    """
+    if not name.startswith("torch.") or name.startswith("torch.Tensor."):
+        raise _unknown(name, "it is not a function of torch's on tensors", file, field)
+    return resolve(name, file=file, field=field)
+
+
 def method(name: str, *, file: str = "", field: str = "") -> str:
     """The name of a method, if graphs may call it."""
     if name in method_names():
@@ -178,14 +195,10 @@ def _short(name: str) -> str:
 
 def function_name(function: object, *, field: str = "") -> str:
     """The name under which `resolve` finds the function again; `CannotHold` if it has none."""
-    name = torch_compat.operator_path(function)
-    if name is None:
-        try:
-            name = _names().get(function)
-        except TypeError:  # unhashable, so not a function of ours
-            name = None
+    name = torch_compat.operator_path(function) or _name_in_table(function)
     if name is not None:
         try:
+            # Torch makes some operators more than once; two with one name are the same.
             if resolve(name) == function or torch_compat.operator_path(function) == name:
                 return name
         except (BadCase, NeedsTrust):
@@ -239,18 +252,25 @@ def _table() -> Mapping[str, Callable[..., Any]]:
 
 
 @functools.cache
-def _names() -> Mapping[Any, str]:
-    """Names by function. Where one function has several, its own; else the first, and public ones come first."""
-    names: dict[Any, str] = {}
+def _names() -> Mapping[Any, list[str]]:
+    """All names by function. Two of torch's functions are equal if they call the same operator: `mm` and `spmm`."""
+    names: dict[Any, list[str]] = {}
     for name, function in _table().items():
         try:
-            known = names.setdefault(function, name)
+            names.setdefault(function, []).append(name)
         except TypeError:
             continue
-        own = getattr(function, "__name__", "")
-        if known.rpartition(".")[2] != own == name.rpartition(".")[2]:
-            names[function] = name
     return names
+
+
+def _name_in_table(function: Any) -> str | None:
+    """The name that ends as the function calls itself; else the first, and public names come first."""
+    try:
+        known = _names().get(function, [])
+    except TypeError:  # unhashable, so not a function of ours
+        return None
+    own = [name for name in known if name.rpartition(".")[2] == getattr(function, "__name__", "")]
+    return (own or known or [None])[0]
 
 
 def _entries() -> Iterator[tuple[str, Callable[..., Any]]]:

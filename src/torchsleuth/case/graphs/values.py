@@ -99,6 +99,19 @@ class ValueReader:
 
         return decode_plain(value, other, file=self._file, field=field)
 
+    def argument(self, value: schema.Value, field: str, nodes: Mapping[str, fx.Node]) -> Any:
+        """The same for an argument of a node. FX writes arguments into code, so only what it can write may be one."""
+
+        def other(record: schema.Value) -> object:
+            match record:
+                case schema.Function(name):
+                    return targets.resolve_operator(name, file=self._file, field=field)
+                case schema.Ref() | schema.Symbolic() | schema.Noticed():
+                    return self._other(record, field, nodes)
+            raise self._bad(f"a {type(record).__name__.lower()} cannot be an argument", field)
+
+        return decode_plain(value, other, file=self._file, field=field)
+
     def _other(self, record: schema.Value, field: str, nodes: Mapping[str, fx.Node]) -> object:
         match record:
             case schema.Ref(name):
@@ -110,7 +123,7 @@ class ValueReader:
             case schema.Fake() | schema.Symbolic() if self._fakes is not None:
                 return self._fakes.decode(record, field)
             case schema.Function(name):
-                return targets.resolve(name, file=self._file, field=field)
+                return targets.resolve_value(name, file=self._file, field=field)
             case schema.Generator():
                 return self._generator(record, field)
             case schema.Graph():

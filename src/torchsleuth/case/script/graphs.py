@@ -24,7 +24,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchsleuth.case import schema
-from torchsleuth.case.graphs import targets
+from torchsleuth.case.graphs import modules, targets
 from torchsleuth.case.script.layout import Page
 from torchsleuth.case.script.pieces.graphs import BUILDER, GENERATOR, MODULES
 from torchsleuth.case.script.pieces.piece import Piece
@@ -140,7 +140,7 @@ class GraphSpelling(Spelling):
 
     def module(self, value: schema.Module) -> str:
         self.pieces.append(MODULES)
-        if not isinstance(getattr(torch.nn, value.type, None), type):
+        if modules.check(value) is not getattr(torch.nn, value.type, None):
             raise cannot_write(schema.Noticed(value.type, "it is not a module of torch.nn"))
         return call_source(
             "torch_module",
