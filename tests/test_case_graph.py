@@ -630,3 +630,32 @@ def test_sizes_of_nested_tensors_are_noticed_not_an_error() -> None:
     next(iter(gm.graph.nodes)).meta["val"] = nested.shape[1]
     case = Recording(gm, MemoryBlobs()).case([torch.ones(1)], COMPILER)
     assert case.graph.nodes[0].meta.dropped == ("val",)
+
+
+def test_a_graph_of_torch_export_is_kept_flat_and_says_so() -> None:
+    """Covers: U18"""
+    program = torch.export.export(Traced(lambda self, x: {"a": x + 1, "b": [x * 2]}), (torch.ones(3),))
+    gm = program.graph_module
+    blobs = MemoryBlobs()
+    case = case_of(gm, [torch.ones(3)], blobs)
+    assert not case.graph.flattened
+    assert bitwise(list(GraphReader(case, blobs).read()(torch.ones(3))), list(gm(torch.ones(3))))
+    gm = fx.symbolic_trace(lambda pair: pair[0] + pair[1], concrete_args={"pair": (fx.PH, fx.PH)})
+    case = case_of(gm, [torch.ones(3), torch.ones(3)], blobs)
+    assert case.graph.flattened
+    assert bitwise(GraphReader(case, blobs).read()(torch.ones(3), torch.ones(3)), [gm((torch.ones(3), torch.ones(3)))])
+
+
+def test_reading_a_graph_is_no_work_however_often_it_splits_tensors() -> None:
+    """Covers: U25: two kilobytes of splits would take seconds."""
+    x = schema.Node("x", "placeholder", "x", meta=schema.Meta(val=schema.Fake("float32", (10_000, 2), (2, 1))))
+    part = schema.Meta(val=schema.List((schema.Fake("float32", (2,), (1,)),)))
+    splits = [
+        schema.Node(f"u{at}", "call_function", "torch.ops.aten.unbind.int", (schema.Ref("x"),), meta=part)
+        for at in range(8)
+    ]
+    output = schema.Node("output", "output", "output", (schema.Ref("x"),))
+    case = case_of(graph_with(1), [torch.ones(1)], MemoryBlobs())
+    reader = GraphReader(msgspec.structs.replace(case, graph=schema.Graph((x, *splits, output))), MemoryBlobs())
+    assert len(reader.read().graph.nodes) == 10
+    assert reader.fakes.parts_left < 0

@@ -14,12 +14,13 @@ To try out a torch that does not exist, give `TorchNames` another importer, as t
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, reduce, wraps
@@ -103,6 +104,11 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             f"{_AN_OPERATOR}.tags",
             "knowing which operators are random, pointwise or otherwise special",
         ),
+        "operator_schemas": PrivateName(
+            "torch._C",
+            "_jit_get_schemas_for_operator",
+            "finding the operators that a graph calls",
+        ),
         "OpOverloadPacket": PrivateName(
             "torch._ops",
             "OpOverloadPacket",
@@ -137,6 +143,11 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "torch.utils",
             "_pytree",
             "knowing where in a result an unbacked symbol first appears",
+        ),
+        "codegen": PrivateName(
+            "torch.fx",
+            "Graph.set_codegen",
+            "noticing graphs that take and return nested values",
         ),
         "custom_ops": PrivateName(
             "torch._library.custom_ops",
@@ -206,6 +217,11 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
         "config_unset": PrivateName(
             "torch.utils._config_module",
             "_UNSET_SENTINEL",
+            "knowing which options of torch's configuration were changed",
+        ),
+        "config_tristate": PrivateName(
+            "torch.utils._config_module",
+            "get_tristate_env",
             "knowing which options of torch's configuration were changed",
         ),
         "config_patcher": PrivateName(
@@ -704,6 +720,8 @@ def find_operator(namespace: str, name: str, overload: str | None) -> Any:
     if namespace == "higher_order":
         _load_higher_order_ops()
         return resolve("higher_order_ops").get(name) if overload is None else None
+    if not resolve("operator_schemas")(f"{namespace}::{name}"):
+        return None  # asking `torch.ops` itself would leave an empty namespace behind
     space = getattr(torch.ops, namespace, None)
     if not isinstance(space, type(torch.ops.aten)):
         return None
@@ -756,7 +774,9 @@ _FUNCTIONS_IN_GRAPHS: Final = (
         "_set_grad_enabled _set_fwd_grad_enabled _is_fwd_grad_enabled _autograd_function_apply "
         "_log_api_usage_once set_autocast_enabled _set_deterministic_algorithms",
     ),
-    ("torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_enable"),
+    ("torch._C._autograd", "_get_data_attr _saved_tensors_hooks_disable _saved_tensors_hooks_enable"),
+    ("torch.autograd.grad_mode", "_enter_inference_mode _exit_inference_mode"),
+    ("torch.nn.attention", "_backend_from_string _cur_sdpa_kernel_backends _sdpa_kernel _sdpa_kernel_variadic"),
     (
         "torch._C._functorch",
         "_add_batch_dim _remove_batch_dim _vmap_increment_nesting _vmap_decrement_nesting _grad_increment_nesting "
@@ -837,7 +857,7 @@ CONFIG_MODULES: Final[Mapping[str, str]] = MappingProxyType(
 """The modules that hold torch's configuration, and what they are called in `NAMES`."""
 
 _A_VARIABLE = re.compile(r"""["']([A-Z][A-Z0-9_]{2,})["']""")
-_environment = Lock()
+_pristine = Lock()
 
 
 def config_is_loaded(module: str) -> bool:
@@ -898,18 +918,46 @@ def config_defaults(module: str) -> Mapping[str, Any]:
     if spec is None or spec.loader is None:
         return {option: entry.default for option, entry in _config_entries(module).items()}
     pristine = importlib.util.module_from_spec(spec)
-    with _environment:
-        real, sys.modules[name] = os.environ, pristine
-        if not asked.isdisjoint(real):
-            # The attribute is replaced, not the variables: no other thread sees the C environment change.
-            kept = {key: value for key, value in real.items() if key not in asked}
-            os.environ = kept  # type: ignore[assignment] # noqa: B003
+    _without_variables(pristine, asked)
+    with _pristine:
+        sys.modules[name] = pristine
         try:
             spec.loader.exec_module(pristine)
         finally:
-            os.environ = real  # noqa: B003
             del sys.modules[name]
     return {option: entry.default for option, entry in pristine._config.items() if entry.alias is None}
+
+
+class _StandIn(ModuleType):
+    """A module with a few names of its own; the others are those of another module."""
+
+    def __init__(self, other: ModuleType, **own: Any) -> None:
+        super().__init__(other.__name__)
+        self.__dict__.update(own)
+        self._other = other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._other, name)
+
+
+def _without_variables(module: ModuleType, asked: Set[str]) -> None:
+    """Let a module that is about to be executed see an environment without these variables.
+
+    The module alone sees it, through what its `import` gives it: other threads write to `os.environ` meanwhile.
+    """
+    kept = {key: value for key, value in os.environ.items() if key not in asked}
+    operating_system = _StandIn(os, environ=kept, getenv=kept.get)
+    asking = resolve("config_tristate")
+    copied = FunctionType(asking.__code__, {**asking.__globals__, "os": operating_system}, argdefs=asking.__defaults__)
+    given = {
+        "os": operating_system,
+        asking.__module__: _StandIn(sys.modules[asking.__module__], get_tristate_env=copied),
+    }
+
+    def importing(name: str, *details: Any) -> ModuleType:
+        return given[name] if name in given else __import__(name, *details)
+
+    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": importing}
 
 
 @contextmanager
@@ -938,6 +986,14 @@ def is_script_object(x: object) -> bool:
     import torch
 
     return isinstance(x, torch.ScriptObject) or type(x).__name__ in ("FakeScriptObject", "OpaqueObject")
+
+
+def takes_nested_values(graph: torch.fx.Graph) -> bool:
+    """Whether the code of a graph packs and unpacks nested arguments around the nodes."""
+    from torch.fx.graph import CodeGen
+
+    resolve("codegen")
+    return type(graph._codegen) is not CodeGen
 
 
 @dataclass(frozen=True)
@@ -1016,7 +1072,7 @@ def new_module(kind: type[torch.nn.Module], parts: ModuleParts) -> torch.nn.Modu
     module._non_persistent_buffers_set.update(parts.transient)
     module._modules.update(parts.children)
     if isinstance(module, torch.nn.RNNBase):
-        module._init_flat_weights()
+        torch.nn.RNNBase._init_flat_weights(module)
     return module
 
 

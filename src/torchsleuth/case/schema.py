@@ -198,6 +198,8 @@ class Tensor(Record, frozen=True, tag_field="is", tag="tensor"):
     parts: tuple[Tensor, ...] = ()
     coalesced: bool = False
     quantiser: Quantiser | None = None
+    grad: Tensor | None = None
+    """Its gradient so far (`.grad`). Kept where the graph asks for it."""
 
 
 class Quantiser(Record, frozen=True):
@@ -237,6 +239,8 @@ class Graph(Record, frozen=True, tag_field="is", tag="graph"):
     attributes: tuple[Entry, ...] = ()
     """What `get_attr` finds, by its (dotted) name."""
     name: str = "GraphModule"
+    flattened: bool = False
+    """Whether it took and returned nested values (as torch.export makes it). What is kept is the flat graph inside."""
     meta: tuple[Entry, ...] = ()
     """What compilers have put in the module's own `meta`."""
 

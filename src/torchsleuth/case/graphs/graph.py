@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from torchsleuth import torch_compat
 from torchsleuth.case import names, schema
 from torchsleuth.case.graphs import symbols, targets
 from torchsleuth.case.graphs.fakes import EXAMPLE, VAL, FakeReader, FakeWriter, rebuild_vals
@@ -60,6 +61,7 @@ class GraphWriter:
                 tuple(self._node(node) for node in gm.graph.nodes),
                 tuple(self._attribute(gm, name) for name in _attribute_names(gm.graph)),
                 printable(type(gm).__name__),
+                torch_compat.takes_nested_values(gm.graph),
                 tuple(
                     schema.Entry(str(key), written)
                     for key, item in gm.meta.items()

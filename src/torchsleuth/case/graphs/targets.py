@@ -270,7 +270,7 @@ def _name_in_table(function: Any) -> str | None:
     except TypeError:  # unhashable, so not a function of ours
         return None
     own = [name for name in known if name.rpartition(".")[2] == getattr(function, "__name__", "")]
-    return (own or known or [None])[0]
+    return next(iter(own or known), None)
 
 
 def _entries() -> Iterator[tuple[str, Callable[..., Any]]]:
