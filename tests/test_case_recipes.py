@@ -19,11 +19,13 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from torchsleuth.case import schema
 from torchsleuth.case.names import DTYPE_BITS
+from torchsleuth.case.script.pieces.tensors import MADE
 from torchsleuth.case.storages import recipes
 from torchsleuth.case.storages.blobs import MemoryBlobs, memory
 from torchsleuth.case.storages.recipes import make, recipe_for
 from torchsleuth.case.storages.sinks import GUESS, size_hint
 from torchsleuth.case.storages.tensors import TensorReader, TensorWriter
+from torchsleuth.case.storages.uses import limits_of
 from torchsleuth.errors import BadCase, CannotHold, CaseError
 
 HOWS = ("uniform", "normal", "integers", "constant", "arange")
@@ -117,6 +119,55 @@ def test_whatever_a_recipe_says_it_makes_memory_or_an_error_of_ours(
         assert make(schema.Generated(how, dtype, low, high, seed), 40).nbytes() == 40
 
 
+LONG = 2 * recipes.AT_A_TIME + 9
+"""Elements that take more than one slice, and do not come out even."""
+
+
+def drawn_at_once(how: str, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    match how:
+        case "uniform":
+            return torch.empty(LONG).uniform_(0, 2, generator=generator)
+        case "normal":
+            return torch.empty(LONG).normal_(0, 2, generator=generator)
+        case "integers":
+            return torch.randint(0, 2, (LONG,), generator=generator)
+        case "constant":
+            return torch.zeros(LONG)
+        case _:
+            return torch.arange(LONG, dtype=torch.float64) * 2
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("dtype", ["bool", "float8_e5m2"])
+def test_what_is_drawn_in_slices_is_the_same_as_drawn_at_once_here_and_in_scripts(how: Any, dtype: str) -> None:
+    """Covers: U9"""
+    kind: torch.dtype = getattr(torch, dtype)
+    expected = drawn_at_once(how, 3).to(kind).view(torch.uint8)
+    names: dict[str, Any] = {"torch": torch}
+    exec(MADE.text, names)
+    for made in (
+        make(schema.Generated(how, dtype, 0, 2, seed=3), LONG),
+        names["made"](LONG, how, kind, 0, 2, 3),
+    ):
+        assert torch.equal(torch.empty(0, dtype=torch.uint8).set_(made), expected)
+
+
+def test_drawing_takes_little_more_memory_than_what_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    draw = torch.randint
+
+    def spy(low: int, high: int, size: tuple[int], **options: Any) -> torch.Tensor:
+        drawn.append(size[0])
+        return draw(low, high, size, **options)
+
+    monkeypatch.setattr(torch, "randint", spy)
+    count = 5 * recipes.AT_A_TIME + 1
+    make(schema.Generated("integers", "bool", 0, 2), count)
+    assert sum(drawn) == count
+    assert max(drawn) <= 2 * recipes.AT_A_TIME
+
+
 def test_what_no_machine_has_room_for_is_refused_before_it_is_filled() -> None:
     with pytest.raises(CannotHold, match="memory"):
         make(schema.Generated("normal", "float32"), 2**55)
@@ -162,12 +213,12 @@ def fake_of(node: fx.Node) -> torch.Tensor:
 
 def recipe_of(graph: fx.GraphModule, number: int) -> schema.Generated:
     node = placeholders(graph)[number]
-    return recipe_for(fake_of(node), node)
+    return recipe_for(fake_of(node), limits_of(node))
 
 
 def made_inputs(graph: fx.GraphModule) -> list[torch.Tensor]:
     writer = TensorWriter(MemoryBlobs())
-    records = [writer.add_fake(fake_of(node), node) for node in placeholders(graph)]
+    records = [writer.add_fake(fake_of(node), limits_of(node)) for node in placeholders(graph)]
     reader = TensorReader(MemoryBlobs(), writer.storages)
     return [reader.get(record) for record in records if isinstance(record, schema.Tensor)]
 
@@ -285,7 +336,7 @@ def test_the_table_may_belong_to_a_module() -> None:
 
     graph = fx.symbolic_trace(Model())
     fake = FakeTensorMode().from_tensor(IDS)
-    one, other = (recipe_for(fake, node) for node in placeholders(graph))
+    one, other = (recipe_for(fake, limits_of(node)) for node in placeholders(graph))
     assert (one.high, other.high) == (11, 13)
 
 
@@ -299,7 +350,7 @@ def test_indices_are_followed_into_nested_graphs() -> None:
         node.meta["val"] = FakeTensorMode().from_tensor(example)
     target = torch.ops.higher_order.invoke_subgraph
     graph.output(graph.call_function(target, (graph.get_attr("inner"), "inner", rows, x)))
-    assert recipe_for(fake_of(rows), rows).high == 29
+    assert recipe_for(fake_of(rows), limits_of(rows)).high == 29
 
 
 def test_other_inputs_get_values_that_suit_their_use() -> None:
@@ -328,7 +379,7 @@ def test_a_mask_among_indices_stands_for_all_of_its_dimensions() -> None:
     for node, example in ((x, torch.zeros(30, 8, 5)), (mask, torch.zeros(30, 8, dtype=torch.bool)), (rows, ROWS)):
         node.meta["val"] = FakeTensorMode().from_tensor(example)
     graph.call_function(torch.ops.aten.index.Tensor, (x, [mask, rows]))
-    assert recipe_for(fake_of(rows), rows).high == 5
+    assert recipe_for(fake_of(rows), limits_of(rows)).high == 5
 
 
 def test_operators_that_aten_spells_out_are_known_by_their_names_as_well() -> None:
@@ -361,7 +412,7 @@ def test_scalars_that_are_read_as_numbers_are_positive() -> None:
     x = graph.placeholder("x")
     graph.output(graph.call_method("item", (x,)))
     for dtype in (torch.float64, torch.int64):
-        recipe = recipe_for(FakeTensorMode().from_tensor(torch.zeros((), dtype=dtype)), x)
+        recipe = recipe_for(FakeTensorMode().from_tensor(torch.zeros((), dtype=dtype)), limits_of(x))
         assert recipe.low > 0
 
 
@@ -441,7 +492,7 @@ def test_the_tighter_use_of_shared_memory_counts() -> None:
     for order in ((0, 1), (1, 0)):
         writer = TensorWriter(MemoryBlobs())
         for number in order:
-            writer.add_fake((base, view)[number], nodes[number])
+            writer.add_fake((base, view)[number], limits_of(nodes[number]))
         content = writer.storages[0].content
         assert isinstance(content, schema.Generated)
         assert content.high == 3

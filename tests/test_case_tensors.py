@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -491,9 +492,20 @@ def test_keeping_a_tensor_changes_neither_it_nor_random_numbers() -> None:
     assert torch.is_grad_enabled()
 
 
+def test_copy_on_write_memory_is_kept_without_being_copied() -> None:
+    """Covers: S21"""
+    tensor = torch.arange(10.0)
+    clone = tensor._lazy_clone()
+    [back] = there_and_back(clone)
+    assert torch._C._is_cow_tensor(clone)
+    assert torch._C._is_cow_tensor(tensor)
+    assert torch.equal(back, tensor)
+
+
 # ---- reading believes nothing ----------------------------------------------------------------------------
 
 HUGE = 2**62
+GRADIENT = schema.Tensor("float32", (3, 4), (4, 1), storage=0)
 LIES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown dtype": ({"dtype": "float33"}, "dtype"),
     "dtype that is something else of torch": ({"dtype": "nn"}, "dtype"),
@@ -545,6 +557,11 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "base elsewhere": ({"base": schema.Tensor("float32", (1,), (1,), storage=1)}, "base"),
     "base too large": ({"base": schema.Tensor("float32", (99,), (1,), storage=0)}, "base"),
+    "gradient of a result": ({"requires_grad": True, "leaf": False, "grad": GRADIENT}, "grad"),
+    "gradient of another shape": ({"grad": msgspec.structs.replace(GRADIENT, size=(4, 3), stride=(3, 1))}, "inputs"),
+    "gradient too large": ({"grad": msgspec.structs.replace(GRADIENT, size=(3, 5))}, "grad.size"),
+    "gradient elsewhere": ({"grad": msgspec.structs.replace(GRADIENT, storage=1)}, "grad.storage"),
+    "gradient of a gradient": ({"grad": msgspec.structs.replace(GRADIENT, grad=GRADIENT)}, "grad"),
     "base of another dtype": ({"base": schema.Tensor("int8", (1,), (1,), storage=0)}, "base"),
 }
 
@@ -586,6 +603,18 @@ def test_a_storage_that_cannot_be_is_an_error_that_names_the_field(lie: str) -> 
         reader.get(record, "inputs[3]")
     assert type(caught.value) is error
     assert field in caught.value.field
+
+
+def test_storages_that_only_together_have_no_room_are_refused_before_one_is_made() -> None:
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    large = schema.Storage(there // 8 * 6, schema.Generated("constant", "uint8"))
+    small = schema.Storage(48, schema.Generated("normal", "float32"))
+    record = schema.Tensor("float32", (3, 4), (4, 1), storage=0)
+    reader = TensorReader(MemoryBlobs(), [small, large, large], file="x.sleuth")
+    with pytest.raises(CannotHold, match="memory") as caught:
+        reader.get(record)
+    assert caught.value.file == "x.sleuth"
+    assert TensorReader(MemoryBlobs(), [small, large]).get(record).shape == (3, 4)
 
 
 def test_a_device_that_is_not_here_is_an_error_that_says_so() -> None:

@@ -23,13 +23,17 @@ from torchsleuth.case import schema
 from torchsleuth.case.graphs.code import find_code
 from torchsleuth.case.graphs.graph import GraphWriter
 from torchsleuth.case.graphs.meta import is_noticed
-from torchsleuth.case.plain import encode_plain
+from torchsleuth.case.graphs.values import ValueWriter
+from torchsleuth.case.plain import encode_plain, notice
+from torchsleuth.case.storages.sinks import Limit, number_hint
+from torchsleuth.case.storages.uses import asks_for_gradients, limits_of
 from torchsleuth.case.surroundings import state as states
 from torchsleuth.case.words.listing import frames
 from torchsleuth.errors import CannotHold
 
 if TYPE_CHECKING:
     from torchsleuth.case.storages.blobs import Blobs
+    from torchsleuth.case.storages.tensors import TensorWriter
 
 _MOST_FRAMES: Final = 50
 
@@ -46,13 +50,17 @@ class Where:
 class Recording:
     """A graph as it is now, to become a case later: compilers change graphs, and real inputs come after them.
 
+    It may become several, with other inputs each time. The constants of the graph have the bytes that they have now;
+    where an input shares their memory, those that it has when the case is made.
+
     `examples` are what the compiler is given: they may have other strides than the graph's placeholders.
     """
 
     def __init__(self, gm: fx.GraphModule, blobs: Blobs, examples: Sequence[Any] | None = None) -> None:
         self._writer = GraphWriter(blobs)
-        self._placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self._writer.tensors.gradients = asks_for_gradients(gm)
         with torch_compat.plain_torch():
+            self._limits = [tuple(limits_of(node)) for node in gm.graph.nodes if node.op == "placeholder"]
             self._graph = self._writer.write(gm)
             self._examples = None if examples is None else tuple(map(self._example, examples))
             self._symbols = self._writer.symbols()
@@ -71,21 +79,25 @@ class Recording:
         stable: bool = False,
     ) -> schema.Case:
         """The case of the graph with these inputs. `stable`: the same bytes wherever and whenever it is recorded."""
-        if len(self._placeholders) != len(inputs):
+        if len(self._limits) != len(inputs):
             raise CannotHold(
-                f"the graph takes {len(self._placeholders)} inputs, and {len(inputs)} were given",
+                f"the graph takes {len(self._limits)} inputs, and {len(inputs)} were given",
                 cause="a case keeps one value for each placeholder of its graph",
                 remedy="record the graph together with the inputs that it is called with",
             )
         with torch_compat.plain_torch():
-            values = tuple(map(self._input, inputs, self._placeholders))
+            tensors = self._writer.tensors.fork()
+            values = ValueWriter(tensors, self._writer.fakes, _no_graph)
+            given = tuple(
+                _input(each, limits, tensors, values) for each, limits in zip(inputs, self._limits, strict=True)
+            )
         return schema.Case(
             graph=self._graph,
-            compiler=msgspec.structs.replace(compiler, donated=self._donated),
+            compiler=msgspec.structs.replace(compiler, donated=self._donated if where.phase == "backward" else None),
             origin=_origin(self._graph, where, self._aot_name, stable),
-            inputs=values,
+            inputs=given,
             examples=self._examples,
-            storages=self._writer.storages(),
+            storages=tensors.storages,
             symbols=self._symbols,
             state=states.observe(stable=stable) if state is None else state,
             failure=failure,
@@ -97,12 +109,24 @@ class Recording:
         real = isinstance(value, torch.Tensor) and not torch_compat.is_fake(value)
         return self._writer.fakes.encode(value) if real else self._writer.values.encode(value)
 
-    def _input(self, value: Any, node: fx.Node) -> schema.Value:
-        if isinstance(value, torch.Tensor) and torch_compat.is_fake(value):
-            return self._writer.tensors.add_fake(value, node)
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self._writer.fakes.encode_symbolic(value).hint
-        return self._writer.values.encode(value)
+
+def _input(value: Any, limits: Iterable[Limit], tensors: TensorWriter, values: ValueWriter) -> schema.Value:
+    """What a graph is called with: real values, or such as the real ones might have been."""
+    if isinstance(value, torch.Tensor) and torch_compat.is_fake(value):
+        return tensors.add_fake(value, limits)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if torch_compat.symbolic_expr(value) is None:
+            return notice(value, "it is no number but stands for the lengths of a nested tensor")
+        return values.encode(number_hint(value))
+    return values.encode(value)
+
+
+def _no_graph(_gm: fx.GraphModule) -> schema.Graph:
+    raise CannotHold(
+        "a graph is among the inputs",
+        cause="compilers are given graphs as attributes of other graphs, never as inputs",
+        remedy="make it an attribute of the graph that calls it",
+    )
 
 
 def arguments(given: Mapping[str, Any]) -> tuple[schema.Entry, ...]:

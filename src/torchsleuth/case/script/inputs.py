@@ -50,6 +50,7 @@ class Tensors:
     def _flags_of(self, record: schema.Tensor) -> dict[str, str | None]:
         flags = self._flags(record)
         flags.pop("device")  # it follows from the memory
+        flags["grad"] = None if record.grad is None else self._alone(record.grad)
         return flags
 
     def _alone(self, record: schema.Tensor) -> str:

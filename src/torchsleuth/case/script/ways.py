@@ -160,7 +160,11 @@ def tensors_of(case: schema.Case) -> Iterator[schema.Tensor]:
 
 
 def _tensors_in(value: schema.Value) -> Iterator[schema.Tensor]:
-    return (one for one in values_in(value) if isinstance(one, schema.Tensor))
+    for one in values_in(value):
+        if isinstance(one, schema.Tensor):
+            yield one
+            if one.grad is not None:
+                yield from _tensors_in(one.grad)
 
 
 def _alone(case: schema.Case) -> dict[int, schema.Tensor]:

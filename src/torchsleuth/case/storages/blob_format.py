@@ -34,16 +34,28 @@ CHUNK: Final = 4 * 2**20
 
 def memory(storage: torch.UntypedStorage) -> memoryview:
     """The memory of a storage on the CPU itself, not a copy. Good for as long as the storage is."""
-    nbytes = storage.nbytes()
+    return _memory_at(storage.data_ptr(), storage.nbytes())
+
+
+def _memory_at(address: int, nbytes: int) -> memoryview:
     if nbytes == 0:
         return memoryview(bytearray())
-    return memoryview((ctypes.c_ubyte * nbytes).from_address(storage.data_ptr())).cast("B")
+    return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
+
+
+def address_to_read(storage: torch.UntypedStorage) -> int:
+    """Where the bytes of a storage are. Unlike its `data_ptr`, it may not be written to: so what is copied only when
+    it is written to (copy-on-write) is not copied."""
+    with torch_compat.plain_torch():
+        there = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        address: int = there.const_data_ptr()  # type: ignore[attr-defined]
+    return address
 
 
 def pieces(storage: torch.UntypedStorage) -> Iterator[memoryview]:
-    """The bytes of a storage on any device, a few megabytes at a time."""
+    """The bytes of a storage on any device, a few megabytes at a time. They are not to be changed."""
     if storage.device.type == "cpu":
-        whole = memory(storage)
+        whole = _memory_at(address_to_read(storage), storage.nbytes())
         for begin in range(0, len(whole), CHUNK):
             yield whole[begin : begin + CHUNK]
     else:

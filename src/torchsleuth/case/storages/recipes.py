@@ -1,7 +1,7 @@
 """Values that are made by a recipe, for memory that never had any (a failure while compiling) or does not need its own.
 
-    recipe_for(fake, placeholder, seed)     a recipe for an input that never had values, from how it is used
-    make(recipe, nbytes)                    the memory, always the same for the same recipe
+    recipe_for(fake, limits, seed)     a recipe for an input that never had values, from what its uses allow
+    make(recipe, nbytes)               the memory, always the same for the same recipe
 
 Drawing has a generator of its own; the program's random state is neither used nor changed.
 """
@@ -9,20 +9,18 @@ Drawing has a generator of its own; the program's random state is neither used n
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import torch
-from torch import fx
 
 from torchsleuth import torch_compat
 from torchsleuth.case.names import DTYPE_BITS
 from torchsleuth.case.schema import Generated, Nothing, Storage
 from torchsleuth.case.storages.blob_format import allocate
 from torchsleuth.case.storages.sinks import Limit, is_guess, size_hint
-from torchsleuth.case.storages.uses import limits_of
 from torchsleuth.errors import BadCase, CannotHold, CaseError, in_words
 
 _DRAWN_DIRECTLY: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -46,6 +44,11 @@ _PACKED: Final = frozenset(
     )
 )
 """There are no single values to draw for these: any byte will do."""
+AT_A_TIME: Final = 2**20
+"""How many elements are drawn before they are put where they belong: they may be wider than these are kept.
+
+A multiple of 16, and no slice is shorter than it: torch draws normal numbers by 16, so slices give the same numbers.
+"""
 
 
 # ---- choosing --------------------------------------------------------------------------------------------
@@ -71,10 +74,9 @@ def geometry_of(fake: torch.Tensor) -> Geometry:
     return Geometry(size, stride, offset, max(needed, size_hint(fake.untyped_storage().nbytes())))
 
 
-def recipe_for(fake: torch.Tensor, placeholder: fx.Node | None, seed: int = 0) -> Generated:
-    """A recipe for values that fit a fake tensor, which comes into its graph at `placeholder`."""
-    limits = list(limits_of(placeholder)) if placeholder is not None else []
-    recipe = _choose(fake.dtype, limits)
+def recipe_for(fake: torch.Tensor, limits: Iterable[Limit] = (), seed: int = 0) -> Generated:
+    """A recipe for values that fit a fake tensor; `limits` are what its uses allow (`uses.limits_of`)."""
+    recipe = _choose(fake.dtype, tuple(limits))
     guessed = "; a size that only running tells was taken to be small" if any(map(is_guess, fake.shape)) else ""
     dtype = str(fake.dtype).removeprefix("torch.")
     return msgspec.structs.replace(recipe, dtype=dtype, seed=seed, why=recipe.why + guessed)
@@ -135,7 +137,7 @@ def make(recipe: Generated, nbytes: int, *, file: str = "", field: str = "conten
     """Memory on the CPU, filled as the recipe says. Bytes too few for one more element are zero."""
     if recipe.dtype not in DTYPE_BITS:
         raise _bad(f"there is no dtype {recipe.dtype[:80]!r}", file, f"{field}.dtype")
-    _check_memory(nbytes, file, field)
+    check_memory(nbytes, file, field)
     with torch_compat.plain_torch():
         storage = allocate(nbytes)
         try:
@@ -161,12 +163,15 @@ def _fill(storage: torch.UntypedStorage, recipe: Generated) -> None:
     if recipe.how in ("uniform", "normal") and dtype in _DRAWN_DIRECTLY:
         draw = into.uniform_ if recipe.how == "uniform" else into.normal_
         draw(float(recipe.low), float(recipe.high), generator=generator)
-    else:
-        into.copy_(_drawn(recipe, count, generator, whole=dtype in _WHOLE))
+        return
+    for begin in range(0, max(count - AT_A_TIME, 1), AT_A_TIME):
+        end = begin + AT_A_TIME if count - begin > 2 * AT_A_TIME else count
+        into[begin:end].copy_(_drawn(recipe, begin, end, generator, whole=dtype in _WHOLE))
 
 
-def _drawn(recipe: Generated, count: int, generator: torch.Generator, *, whole: bool) -> torch.Tensor:
-    low, high = recipe.low, recipe.high
+def _drawn(recipe: Generated, begin: int, end: int, generator: torch.Generator, *, whole: bool) -> torch.Tensor:
+    """The elements from `begin` to `end`. They are drawn in order."""
+    low, high, count = recipe.low, recipe.high, end - begin
     exact = torch.int64 if whole else torch.float64
     match recipe.how:
         case "uniform":
@@ -178,18 +183,18 @@ def _drawn(recipe: Generated, count: int, generator: torch.Generator, *, whole: 
         case "constant":
             return torch.full((count,), low, dtype=exact, device="cpu")
         case "arange":
-            return torch.arange(count, dtype=exact, device="cpu").mul_(high).add_(low)
+            return torch.arange(begin, end, dtype=exact, device="cpu").mul_(high).add_(low)
 
 
-def _check_memory(nbytes: int, file: str, field: str) -> None:
-    """A recipe is short and what it makes may be large: refuse what this machine has no room for, before filling it."""
+def check_memory(nbytes: int, file: str, field: str) -> None:
+    """Recipes are short and what they make may be large: refuse what this machine has no room for before making it."""
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return
     if nbytes > there:
         raise CannotHold(
-            f"a tensor of the case has {nbytes:,} bytes",
+            f"recipes of the case make {nbytes:,} bytes",
             cause=f"this machine has {there:,} bytes of memory",
             remedy="run it where there is more memory",
             file=file,

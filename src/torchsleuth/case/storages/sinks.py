@@ -45,6 +45,22 @@ def size_hint(size: Any) -> int:
         return GUESS
 
 
+def number_hint(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool | int | float:
+    """The value that a symbolic number had; where it had none yet, the one that fits the guesses of `size_hint`."""
+    hint = number.node.hint
+    if isinstance(number, torch.SymInt):
+        return size_hint(number) if hint is None else int(hint)
+    kind: type[bool | float] = bool if isinstance(number, torch.SymBool) else float
+    if hint is not None:
+        return kind(hint)
+    environment, symbols = torch_compat.symbols_of(number)
+    values = {symbol: _value_of(environment, symbol) for symbol in symbols}
+    try:
+        return kind(number.node.expr.xreplace(values))
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return kind(GUESS)
+
+
 def is_guess(size: Any) -> bool:
     """Whether `size_hint` had to make up a value."""
     if not isinstance(size, torch.SymInt):
@@ -66,15 +82,15 @@ def _value_of(environment: Any, symbol: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Value:
+class Tracked:
     """What a node produces, if the input is x: times * x + plus."""
 
     node: fx.Node
     times: int = 1
     plus: int = 0
 
-    def at(self, node: fx.Node) -> Value:
-        return Value(node, self.times, self.plus)
+    def at(self, node: fx.Node) -> Tracked:
+        return Tracked(node, self.times, self.plus)
 
     def index(self, size: int, what: str) -> Limit:
         """x, so that this is a valid index into something of a size."""
@@ -88,7 +104,7 @@ class Use:
     """One node that takes the value."""
 
     user: fx.Node
-    value: Value
+    value: Tracked
 
     @cached_property
     def name(self) -> str:

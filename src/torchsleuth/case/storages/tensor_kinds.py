@@ -11,6 +11,7 @@ from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.format.tensor_checks import SPARSE
 from torchsleuth.case.names import DTYPE_BITS, is_device
+from torchsleuth.case.storages.blob_format import address_to_read
 from torchsleuth.errors import CannotHold, in_words
 
 
@@ -48,7 +49,7 @@ def why_not(tensor: torch.Tensor) -> str | None:
         return f"dtype {tensor.dtype} on {tensor.device} is not known here"
     if layout == "strided" and tensor.device.type != "meta":
         try:
-            tensor.untyped_storage().data_ptr()
+            address_to_read(tensor.untyped_storage())
         except (RuntimeError, NotImplementedError) as error:
             return f"its memory cannot be reached: {in_words(error)}"
     return None

@@ -14,18 +14,18 @@ any mode. Reading believes nothing: a record that does not fit its storage is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import msgspec
 import torch
-from torch import fx
 
 from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.format.tensor_checks import bad, bytes_needed, check_storage, check_tensor
 from torchsleuth.case.storages import recipes
 from torchsleuth.case.storages.blobs import Blobs
+from torchsleuth.case.storages.sinks import Limit
 from torchsleuth.case.storages.tensor_kinds import (
     as_result,
     empty_like_record,
@@ -38,7 +38,7 @@ from torchsleuth.case.storages.tensor_kinds import (
     why_no_recipe,
     why_not,
 )
-from torchsleuth.errors import CaseError, in_words
+from torchsleuth.errors import CannotHold, CaseError, in_words
 
 # ---- writing ---------------------------------------------------------------------------------------------
 
@@ -46,7 +46,8 @@ from torchsleuth.errors import CaseError, in_words
 class TensorWriter:
     """Turns tensors into records, and gives the bytes under them to `blobs`, each storage once.
 
-    It holds on to the storages that it has seen: that is how it knows them again.
+    It holds on to the storages that it has seen: that is how it knows them again. Each has the bytes that it had when
+    it was first seen; after `fork`, those that it had when it is first seen again.
     """
 
     def __init__(self, blobs: Blobs) -> None:
@@ -54,6 +55,19 @@ class TensorWriter:
         self._entries: list[schema.Storage] = []
         self._numbers: dict[int, int] = {}
         self._seen: list[torch.UntypedStorage] = []
+        self._from_before: set[int] = set()
+        self.gradients = False
+        """Whether the gradients of tensors (`.grad`) are kept as well."""
+
+    def fork(self) -> TensorWriter:
+        """A writer that goes on from here by itself, later on: it knows all storages that this one has seen."""
+        other = TensorWriter(self._blobs)
+        other._entries = list(self._entries)
+        other._numbers = dict(self._numbers)
+        other._seen = list(self._seen)
+        other._from_before = set(self._numbers)
+        other.gradients = self.gradients
+        return other
 
     @property
     def storages(self) -> tuple[schema.Storage, ...]:
@@ -63,10 +77,22 @@ class TensorWriter:
     def add(self, tensor: torch.Tensor) -> schema.Tensor | schema.Noticed:
         """The record of a tensor; or, of one that a case cannot hold, a notice of what it was."""
         with torch_compat.plain_torch():
-            reason = why_not(tensor)
+            reason = self._why_not(tensor)
             if reason is not None:
                 return schema.Noticed(type=type_of(tensor), reason=reason, text=in_text(tensor))
             return self._record(tensor)
+
+    def _gradient(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        return tensor.grad if self.gradients and tensor.is_leaf else None
+
+    def _why_not(self, tensor: torch.Tensor) -> str | None:
+        """Why a case cannot hold this tensor, or its gradient where that is kept."""
+        reason = why_not(tensor)
+        gradient = self._gradient(tensor) if reason is None else None
+        if gradient is None:
+            return reason
+        reason = why_not(gradient)
+        return None if reason is None else f"the graph asks for its gradient, and that cannot be held: {reason}"
 
     def _record(self, tensor: torch.Tensor) -> schema.Tensor:
         layout = name_of(tensor.layout)
@@ -89,10 +115,11 @@ class TensorWriter:
             parts=() if strided else tuple(self._part(part) for part in parts_of(tensor)),
             coalesced=layout == "sparse_coo" and tensor.is_coalesced(),
             quantiser=quantiser_of(tensor) if tensor.is_quantized else None,
+            grad=None if (gradient := self._gradient(tensor)) is None else self._part(gradient),
         )
 
     def _part(self, part: torch.Tensor) -> schema.Tensor:
-        """The record of a tensor that another one is made of. Only its values count."""
+        """The record of a tensor that belongs to another one. Only its values count."""
         return msgspec.structs.replace(self._record(part.detach()), base=None, inference=False)
 
     def _base(self, tensor: torch.Tensor) -> schema.Tensor | None:
@@ -100,21 +127,31 @@ class TensorWriter:
         base = torch_compat.view_base(tensor)
         if base is None or base.dtype != tensor.dtype or base.is_quantized or base.is_conj() or base.is_neg():
             return None
-        if why_not(base) is not None or base.layout != torch.strided or base.is_inference():
+        if self._why_not(base) is not None or base.layout != torch.strided or base.is_inference():
             return None
         shared = torch_compat.storage_key(base.untyped_storage()) == torch_compat.storage_key(tensor.untyped_storage())
         return self._record(base) if shared else None
 
     def _storage(self, storage: torch.UntypedStorage) -> int:
-        device = str(storage.device)
-        return self._enter(
-            storage,
-            lambda: schema.Storage(
-                storage.nbytes(),
-                schema.Nothing() if device == "meta" else schema.Stored(self._blobs.put(storage)),
-                device,
-            ),
-        )
+        def entry() -> schema.Storage:
+            device = str(storage.device)
+            content = schema.Nothing() if device == "meta" else schema.Stored(self._blobs.put(storage))
+            return schema.Storage(storage.nbytes(), content, device)
+
+        key = torch_compat.storage_key(storage)
+        number = self._enter(storage, entry)
+        if key in self._from_before:  # it may have been written to meanwhile
+            now = entry()
+            before = self._entries[number].nbytes
+            if 0 < now.nbytes < before:
+                raise CannotHold(
+                    "an input shares memory with a constant of the graph, and the memory has become smaller",
+                    cause=f"it had {before:,} bytes when the graph was recorded, and has {now.nbytes:,} now",
+                    remedy="record the graph again before the call",
+                )
+            self._entries[number] = now
+            self._from_before.remove(key)
+        return number
 
     def _enter(self, storage: torch.UntypedStorage, entry: Callable[[], schema.Storage]) -> int:
         """The number of a storage; of a new one, `entry` says what it is."""
@@ -125,17 +162,17 @@ class TensorWriter:
             self._seen.append(storage)
         return self._numbers[key]
 
-    def add_fake(self, fake: torch.Tensor, placeholder: fx.Node | None = None) -> schema.Tensor | schema.Noticed:
+    def add_fake(self, fake: torch.Tensor, limits: Iterable[Limit] = ()) -> schema.Tensor | schema.Noticed:
         """A record of values that fit a fake tensor, which has none itself. A recipe makes them when it is read.
 
-        `placeholder` is where the tensor comes into its graph: how the graph uses it decides what fits.
+        `limits` are what the graph's uses of it allow (`uses.limits_of`).
         """
         with torch_compat.plain_torch():
             reason = why_no_recipe(fake)
             if reason is not None:
                 return schema.Noticed(type=type_of(fake), reason=reason, text=in_text(fake))
             geometry = recipes.geometry_of(fake)
-            recipe = recipes.recipe_for(fake, placeholder, seed=len(self._entries))
+            recipe = recipes.recipe_for(fake, limits, seed=len(self._entries))
             meta = fake.device.type == "meta"
             content = schema.Nothing() if meta else recipe
             number = self._enter(fake.untyped_storage(), lambda: schema.Storage(0, content, str(fake.device)))
@@ -168,6 +205,8 @@ class TensorReader:
         self._made: dict[int, torch.UntypedStorage] = {}
         self._bases: dict[schema.Tensor, torch.Tensor] = {}
         self._unclaimed: set[schema.Tensor] = set()
+        made = (entry.nbytes for entry in storages if isinstance(entry.content, schema.Generated))
+        self._made_by_recipes = sum(max(0, nbytes) for nbytes in made)
 
     def get(self, record: schema.Tensor, field: str = "tensor") -> torch.Tensor:
         """The tensor of a record; `field` says where in the case the record stands."""
@@ -184,6 +223,18 @@ class TensorReader:
 
     def _alone(self, record: schema.Tensor, field: str) -> torch.Tensor:
         """The tensor, as nobody's view."""
+        return self._with_gradient(self._without_gradient(record, field), record, field)
+
+    def _with_gradient(self, tensor: torch.Tensor, record: schema.Tensor, field: str) -> torch.Tensor:
+        if record.grad is not None:
+            field = f"{field}.grad"
+            check_tensor(record.grad, self._storages, field, self._file)
+            if not record.leaf or record.grad.requires_grad or record.grad.base or record.grad.grad:
+                raise bad(field, "only a leaf has a gradient, and of that only the values count", self._file)
+            tensor.grad = self._without_gradient(record.grad, field)
+        return tensor
+
+    def _without_gradient(self, record: schema.Tensor, field: str) -> torch.Tensor:
         with torch.inference_mode() if record.inference else nullcontext():
             tensor = self._with_signs(self._over_memory(record, field), record)
         if record.parameter:
@@ -208,7 +259,8 @@ class TensorReader:
         with torch.enable_grad() if computed else nullcontext():
             view = self._bases[described].as_strided(record.size, record.stride, record.offset)
             view = self._with_signs(view, record)
-        return view.requires_grad_() if record.requires_grad and record.leaf else view
+        view = view.requires_grad_() if record.requires_grad and record.leaf else view
+        return self._with_gradient(view, record, field)
 
     def _over_memory(self, record: schema.Tensor, field: str) -> torch.Tensor:
         if record.layout != "strided":
@@ -256,6 +308,7 @@ class TensorReader:
             case schema.Stored(digest=digest):
                 here = self._blobs.get(digest, entry.nbytes)
             case schema.Generated() as recipe:
+                recipes.check_memory(self._made_by_recipes, self._file, f"{field}.content")
                 here = recipes.make(recipe, entry.nbytes, file=self._file, field=f"{field}.content")
         return here if entry.device == "cpu" else moved(here, entry.device, self._file, field)
 

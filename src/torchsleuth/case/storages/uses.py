@@ -14,15 +14,15 @@ from typing import Final
 from torch import fx
 
 from torchsleuth import torch_compat
-from torchsleuth.case.storages.sinks import Limit, Use, Value, attribute_of, limits
+from torchsleuth.case.storages.sinks import Limit, Tracked, Use, attribute_of, limits
 
 _MOST_NODES: Final = 20_000
 
 
 def limits_of(placeholder: fx.Node) -> Iterator[Limit]:
     """What the uses of an input allow, one after another."""
-    todo: list[Value] = [Value(placeholder)]
-    seen: set[Value] = set(todo)
+    todo: list[Tracked] = [Tracked(placeholder)]
+    seen: set[Tracked] = set(todo)
     while todo and len(seen) < _MOST_NODES:
         value = todo.pop()
         for user in value.node.users:
@@ -32,6 +32,24 @@ def limits_of(placeholder: fx.Node) -> Iterator[Limit]:
                 if after not in seen:
                     seen.add(after)
                     todo.append(after)
+
+
+def asks_for_gradients(gm: fx.GraphModule) -> bool:
+    """Whether a graph, or one nested in it, looks at the `.grad` of a tensor."""
+    return any(
+        _is_about_gradient(node)
+        for each in gm.modules()
+        if isinstance(each, fx.GraphModule)
+        for node in each.graph.nodes
+    )
+
+
+def _is_about_gradient(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    if node.target is getattr:
+        return node.args[1:2] == ("grad",)
+    return torch_compat.op_name(node.target).startswith("accumulate_grad")
 
 
 _SAME: Final = frozenset(
@@ -48,7 +66,7 @@ _SAME: Final = frozenset(
 """What these give out are values of their input, in another place or form."""
 
 
-def _passed_on(use: Use) -> Iterator[Value]:
+def _passed_on(use: Use) -> Iterator[Tracked]:
     """The values that the user makes of it and that are still known."""
     user, value = use.user, use.value
     if user.op in ("output", "call_module"):
@@ -68,11 +86,11 @@ def _passed_on(use: Use) -> Iterator[Value]:
         return
     match use.name:
         case "add" | "iadd" | "radd":
-            yield Value(user, value.times, value.plus + constant)
+            yield Tracked(user, value.times, value.plus + constant)
         case "sub" | "isub" | "subtract" if use.is_first:
-            yield Value(user, value.times, value.plus - constant)
+            yield Tracked(user, value.times, value.plus - constant)
         case "mul" | "imul" | "rmul" | "multiply" if constant > 0:
-            yield Value(user, value.times * constant, value.plus * constant)
+            yield Tracked(user, value.times * constant, value.plus * constant)
 
 
 def _only_picks(use: Use) -> bool:
@@ -93,7 +111,7 @@ def _constant_beside(use: Use) -> int | float | None:
     return other if isinstance(other, (int, float)) and not isinstance(other, bool) else None
 
 
-def _into_nested_graphs(use: Use) -> Iterator[Value]:
+def _into_nested_graphs(use: Use) -> Iterator[Tracked]:
     """Where the value comes into the graphs that a higher-order operator runs: operands are their last inputs."""
     graphs: list[fx.GraphModule] = []
     operands: list[fx.Node] = []

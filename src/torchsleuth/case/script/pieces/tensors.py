@@ -20,8 +20,12 @@ def view(memory, dtype, size, stride=None, offset=0, inference=False, **flags):
     return with_flags(tensor, **flags)
 
 
-def with_flags(tensor, requires_grad=False, leaf=True, parameter=False, conj=False, neg=False):
+def with_flags(tensor, requires_grad=False, leaf=True, parameter=False, conj=False, neg=False, grad=None):
     """The same tensor, with what else torch knows of it."""
+    if grad is not None:
+        tensor = with_flags(tensor, requires_grad, leaf, parameter, conj, neg)
+        tensor.grad = grad
+        return tensor
     if conj:
         tensor = tensor.conj()
     if neg:
@@ -126,18 +130,22 @@ def made(nbytes, how, dtype, low=0, high=1, seed=0):
     into = torch.empty(0, dtype=dtype).set_(storage, 0, (count,), (1,))
     generator = torch.Generator().manual_seed(seed)
     wide = torch.int64 if whole else torch.float64
-    if how in ("uniform", "normal"):
-        direct = dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-        drawn = into if direct else torch.empty(count)
-        getattr(drawn, f"{how}_")(float(low), float(high), generator=generator)
-    elif how == "integers":
-        drawn = torch.randint(int(low), int(high), (count,), generator=generator, dtype=torch.int64)
-    elif how == "constant":
-        drawn = torch.full((count,), low, dtype=wide)
-    else:
-        drawn = torch.arange(count, dtype=wide) * high + low
-    if drawn is not into:
-        into.copy_(drawn)
+    drawn = how in ("uniform", "normal")
+    if drawn and dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        getattr(into, f"{how}_")(float(low), float(high), generator=generator)
+        return storage
+    most = 1 << 20  # elements at a time: they may be wider than they are kept
+    for begin in range(0, max(count - most, 1), most):
+        end = begin + most if count - begin > 2 * most else count
+        if drawn:
+            values = getattr(torch.empty(end - begin), f"{how}_")(float(low), float(high), generator=generator)
+        elif how == "integers":
+            values = torch.randint(int(low), int(high), (end - begin,), generator=generator, dtype=torch.int64)
+        elif how == "constant":
+            values = torch.full((end - begin,), low, dtype=wide)
+        else:
+            values = torch.arange(begin, end, dtype=wide).mul_(high).add_(low)
+        into[begin:end].copy_(values)
     return storage
 '''
 )
