@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -9,10 +10,19 @@ import msgspec
 from torchsleuth.case import schema
 from torchsleuth.case.format.digests import digest
 from torchsleuth.case.schema import Entry, Node, Ref
+from torchsleuth.case.stores.examining import check_tensors
+from torchsleuth.case.stores.store import Store
 from torchsleuth.config import After
 from torchsleuth.outcome import Stage
 
 DIGEST = digest(b"\0" * 24)
+
+
+def checked(store: Store, name: str | os.PathLike[str]) -> schema.Case:
+    """A case of a store, or at a path, every byte of its tensors read and found right."""
+    found = store.find(name)
+    check_tensors(found)
+    return found.case
 
 
 def output(*names: str) -> Node:
@@ -81,9 +91,13 @@ def rich_case() -> schema.Case:
         schema.Slice(None, Ref("x"), 2),
         schema.Range(0, 4, 2),
         schema.Dict((("k", schema.List((1,))), (schema.Tuple((1, 2)), None))),
-        schema.Generator("cpu", b"\1" * 16),
         schema.Noticed("m.Odd", "no place", "<odd>"),
-        schema.Module("torch.nn.modules.linear.Identity", (Entry("training", True),)),
+    )
+    more = (
+        Entry("seq_nr", 3),
+        Entry("mutates", Ref("z")),
+        Entry("generator", schema.Generator("cpu", b"\1" * 16)),
+        Entry("graph", schema.Graph((output(),))),
     )
     meta = schema.Meta(
         val=schema.Tuple((fake, schema.Symbolic("bool", schema.Apply("Gt", ("s0", 1)), True))),
@@ -93,7 +107,7 @@ def rich_case() -> schema.Case:
         modules=(("L['self']", "", "m.Model"),),
         bindings=(schema.Binding("s0", (schema.Step("index", 0),)),),
         from_node=(schema.Provenance("x", "x", origins=(schema.Provenance("y", "y"),)),),
-        more=(Entry("seq_nr", 3), Entry("mutates", Ref("z"))),
+        more=more,
         dropped=("hook",),
     )
     nodes = (
@@ -101,7 +115,7 @@ def rich_case() -> schema.Case:
         Node("s", "placeholder", "s"),
         Node("body", "get_attr", "body"),
         Node("y", "call_function", "torch.ops.aten.mul.Tensor", (Ref("x"), *plain), (Entry("alpha", 1),), meta),
-        Node("z", "call_method", "__add__", (Ref("y"), schema.Tuple((Ref("x"), schema.Graph((output(),)))))),
+        Node("z", "call_method", "__add__", (Ref("y"), schema.Tuple((Ref("x"), Ref("body"))))),
         output("z"),
     )
     sparse = schema.Tensor(
@@ -110,11 +124,14 @@ def rich_case() -> schema.Case:
         layout="sparse_coo",
         parts=(schema.Tensor("int64", (2, 1), (1, 1), storage=0), schema.Tensor("float32", (1,), (1,), storage=0)),
     )
+    module = schema.Module("torch.nn.modules.linear.Identity", (Entry("training", True),))
+    attributes = (Entry("body", branch), Entry("layers.0.sparse", sparse), Entry("layers.my-layer", module))
     return schema.Case(
-        graph=schema.Graph(nodes, (Entry("body", branch), Entry("layers.0.sparse", sparse)), "Model"),
-        compiler=schema.Compiler(After.AOT, "inductor", options=(Entry("max_autotune", True),)),
+        graph=schema.Graph(nodes, attributes, "Model"),
+        compiler=schema.Compiler(After.AOT, "inductor", options=(Entry("max_autotune", True),), donated=(0,)),
         origin=schema.Origin("2.13.0", "3.11.9", "0.1.0", created="2030-01-02T03:04:05+00:00"),
         inputs=(schema.Tensor("float32", (2, 3), (3, 1), storage=0, requires_grad=True), 2),
+        examples=(fake, schema.Symbolic("int", "s0", 2)),
         storages=(
             schema.Storage(24, schema.Stored(DIGEST)),
             schema.Storage(64, schema.Generated("integers", "int64", 0, 8, why="an index")),

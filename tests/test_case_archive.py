@@ -16,12 +16,12 @@ import msgspec
 import pytest
 import torch
 
-from case_samples import rich_case, small_case
+from case_samples import checked, rich_case, small_case
 from torchsleuth.case import schema
+from torchsleuth.case.format import tensor_files
 from torchsleuth.case.format.digests import digest
 from torchsleuth.case.format.reading import encode, seal, unseal
-from torchsleuth.case.storages import blob_format
-from torchsleuth.case.stores import archive as archives, zip_form
+from torchsleuth.case.stores import zip_form
 from torchsleuth.case.stores.archive import Archive, pack, unpack
 from torchsleuth.case.stores.store import Store
 from torchsleuth.case.stores.zip_form import DEFLATED, STORED, Member, directory, local_header, placed
@@ -83,9 +83,9 @@ def test_a_case_goes_into_an_archive_and_comes_out_the_same(
     other = Store.open(tmp_path / "elsewhere")
     entry = unpack(packed, other, "theirs")
     assert entry.id == store.entry("mine").id
-    assert other.check("theirs") == case
+    assert checked(other, "theirs") == case
     assert read_all(packed) == case
-    assert other.check(packed) == case
+    assert checked(other, packed) == case
     content = case.storages[1].content
     assert isinstance(content, schema.Stored)
     found = other.find(packed).blobs.get(content.digest, 20000)
@@ -95,7 +95,7 @@ def test_a_case_goes_into_an_archive_and_comes_out_the_same(
 def test_an_archive_works_through_any_kind_of_store(packed: Path, case: schema.Case, tmp_path: Path) -> None:
     memory = Store.open(f"memory://{tmp_path}")
     entry = unpack(packed, memory, "theirs")
-    assert memory.check("theirs") == case
+    assert checked(memory, "theirs") == case
     again = pack(memory, entry.id[:5], tmp_path / "again.zip")
     assert again.read_bytes() == packed.read_bytes()
 
@@ -121,7 +121,7 @@ def test_any_program_can_open_it(packed: Path, case: schema.Case, tmp_path: Path
         assert file.namelist()[0] == "case.json"
         assert all(info.compress_type == zipfile.ZIP_STORED for info in file.infolist()[1:])
         file.extractall(tmp_path / "by-hand")
-    assert Store.open(tmp_path / "other").check(tmp_path / "by-hand") == case
+    assert checked(Store.open(tmp_path / "other"), tmp_path / "by-hand") == case
 
 
 def test_an_archive_is_named_after_the_label_or_the_id(
@@ -169,8 +169,24 @@ def test_a_case_that_cannot_be_unpacked_in_full_is_not_in_the_store(packed: Path
     assert refused(packed, bytes(data), HashMismatch)
 
 
-def test_the_size_of_a_tensor_files_head_is_the_one_that_blobs_write() -> None:
-    assert archives.TENSOR_HEAD == blob_format.START
+def test_the_head_of_a_tensor_file_is_the_one_that_blobs_write(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store")
+    digest = store.blobs.put(torch.arange(10, dtype=torch.uint8).untyped_storage())
+    data = Path(store.files.path(f"tensors/{tensor_files.file_name(digest)}")).read_bytes()
+    assert data == tensor_files.head(10) + bytes(range(10))
+    assert tensor_files.find_data(data, len(data), 10, "") == tensor_files.START
+
+
+def test_a_tensor_file_with_a_damaged_head_is_not_packed(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store")
+    digest = store.blobs.put(torch.zeros(6).untyped_storage())
+    store.save(small_case(), "mine")
+    path = Path(store.files.path(f"tensors/{tensor_files.file_name(digest)}"))
+    path.write_bytes(path.read_bytes().replace(b"data", b"beta", 1))
+    with pytest.raises(CaseError) as caught:
+        pack(store, "mine", tmp_path / "mine.sleuth.zip")
+    assert caught.value.file == str(path)
+    assert not (tmp_path / "mine.sleuth.zip").exists()
 
 
 def test_nothing_is_put_into_an_archive(packed: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from case_samples import small_case
+from case_samples import checked, small_case
 from torchsleuth.case import schema
 from torchsleuth.case.stores.archive import Archive, pack
 from torchsleuth.case.stores.store import Store
@@ -76,7 +76,7 @@ def assert_whole(folder: Path, seen: set[str]) -> set[str]:
     for entry in entries:
         assert entry.error is None
         if entry.id not in seen:
-            store.check(entry.id)
+            checked(store, entry.id)
         for label in entry.labels:
             assert store.find(label).id == entry.id
     known = {entry.id for entry in entries}

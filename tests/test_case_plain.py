@@ -12,8 +12,10 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from case_samples import small_case
 from torchsleuth.case import schema
-from torchsleuth.case.plain import DEEPEST, decode_plain, encode_plain
+from torchsleuth.case.format.reading import decode, encode
+from torchsleuth.case.plain import DEEPEST, LARGEST_INT_BITS, decode_plain, encode_plain
 from torchsleuth.errors import BadCase, CannotHold
 
 ODD_NAN = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
@@ -183,3 +185,13 @@ def test_what_is_no_plain_value_is_a_bad_case_that_names_the_field(value: schema
     with pytest.raises(BadCase) as caught:
         decode_plain(value, file="case.json", field="state.config[3]")
     assert "case.json: state.config[3]" in str(caught.value)
+
+
+def test_every_integer_that_is_written_can_be_read() -> None:
+    """What is too long for a case is noticed where it stands; it never keeps the case from being written."""
+    for bits in (64, 4096, 4097, LARGEST_INT_BITS, LARGEST_INT_BITS + 1, 20_000):
+        for number in (2**bits - 1, 1 - 2**bits):
+            value = encode_plain([number])
+            assert decode(encode(small_case(inputs=(value,)))).inputs == (value,)
+            noticed = isinstance(value, schema.List) and isinstance(value.items[0], schema.Noticed)
+            assert noticed == (bits > LARGEST_INT_BITS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import subprocess
 import sys
@@ -292,6 +293,15 @@ def test_a_random_state_that_is_none_is_a_bad_case() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_random_state_that_cannot_be_set_leaves_the_one_before() -> None:
+    """The first is set, the second is none, and whoever called has the numbers that he would have had."""
+    before = torch.get_rng_state()
+    other = bytes(torch.Generator().manual_seed(7).get_state().tolist())
+    with pytest.raises(BadCase, match=r"state\.rng\[1\]"), restored(State(rng=(Rng("cpu", other), Rng("cpu", b"no")))):
+        pass
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_the_random_state_of_a_device_that_is_not_here_is_a_warning() -> None:
     """Covers: U30"""
     with pytest.warns(UserWarning, match="cuda:7"), restored(State(rng=(Rng("cuda:7", b"1"),))):
@@ -541,6 +551,7 @@ def test_stable_holds_no_address_of_what_it_noticed() -> None:
         (State(matmul_precision="utmost"), "matmul_precision"),
         (State(threads=0), "threads"),
         (State(threads=10**9), "threads"),
+        (State(threads=4097), "threads"),
         (State(autocast=(Autocast("nonsense", True, "float16"),)), "autocast"),
         (State(autocast=(Autocast("cpu", True, "channels_last"),)), "autocast"),
     ],
@@ -573,6 +584,32 @@ def test_precision_by_library_is_kept_where_torch_refuses_to_sum_it_up() -> None
 
 def test_the_table_of_switches_knows_the_defaults_of_this_torch(fresh: dict[str, str]) -> None:
     assert fresh["switches"] == "() of 23"
+
+
+@pytest.mark.parametrize("module", [INDUCTOR, DYNAMO])
+def test_what_other_threads_write_to_the_environment_meanwhile_is_not_lost(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defaults are found by running torch's own text without some variables. Only that text may miss them."""
+    expected = torch_compat.config_defaults(module)
+    for name in ("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHDYNAMO_VERBOSE", "TORCH_COMPILE_DEBUG"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("TORCHINDUCTOR_LOOP_ORDERING_AFTER_FUSION", "0")
+    execute = importlib.machinery.SourceFileLoader.exec_module
+
+    def meanwhile(self: Any, text: Any) -> None:
+        os.environ["SLEUTH_TEST_MEANWHILE"] = text.__name__
+        assert os.environ["TORCH_COMPILE_DEBUG"] == "1"
+        execute(self, text)
+
+    monkeypatch.setattr(importlib.machinery.SourceFileLoader, "exec_module", meanwhile)
+    try:
+        found = torch_compat.config_defaults.__wrapped__(module)
+        assert {name for name in expected if type(expected[name]) is bool and found[name] != expected[name]} == set()
+        assert found.keys() == expected.keys()
+        assert module in os.environ["SLEUTH_TEST_MEANWHILE"]
+    finally:
+        os.environ.pop("SLEUTH_TEST_MEANWHILE", None)
 
 
 def test_modes_and_configuration_belong_to_the_thread() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ import msgspec
 import pytest
 import torch
 
-from case_samples import small_case
+from case_samples import checked, small_case
 from torchsleuth import config
 from torchsleuth.case import schema
-from torchsleuth.case.format.reading import encode, seal
+from torchsleuth.case.format.reading import decode, encode, seal, unseal
 from torchsleuth.case.stores import files as places
 from torchsleuth.case.stores.locking import locked
-from torchsleuth.case.stores.store import Entry, Store
+from torchsleuth.case.stores.store import Freed, Listed, Store
 from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, NotFound, StoreError
 
 
@@ -71,7 +72,7 @@ def test_a_case_is_found_by_id_prefix_label_and_path(store: Store) -> None:
     for name in (entry.id, entry.id[:4], "bert-backward"):
         assert store.load(name) == case
         assert store.find(name).id == entry.id
-        assert store.check(name) == case
+        assert checked(store, name) == case
 
 
 def test_a_store_that_is_not_there_is_empty_and_is_not_made_by_looking(tmp_path: Path) -> None:
@@ -152,8 +153,10 @@ def test_an_id_can_be_shortened_while_it_is_plain_which_case_is_meant(local: Sto
         same = [other for other in ids if other.startswith(case[:4])]
         if len(same) == 1:
             assert local.find(case[:4]).id == case
-    with pytest.raises(NotFound, match="no case"):
+    with pytest.raises(NotFound, match="at least 4 digits"):
         local.load(ids[0][:3])
+    with pytest.raises(NotFound, match=r"no case has that id or label \(in"):
+        local.load("xyz")
     twin = Path(local.files.path(f"cases/{ids[0][:6]}{'0' * 4}"))
     twin.mkdir()
     (twin / "case.json").write_bytes(b"")
@@ -195,7 +198,7 @@ def test_a_file_can_be_put_beside_a_case_and_replaced(store: Store) -> None:
         path = store.put_file(entry, "repro.py", data)
         assert path == f"{entry.path}/repro.py"
         assert store.files.read(f"cases/{entry.id}/repro.py", 100) == data
-    assert store.check(entry.id)
+    assert checked(store, entry.id)
 
 
 def test_a_label_belongs_to_one_case(store: Store) -> None:
@@ -240,7 +243,7 @@ def test_garbage_is_what_no_case_refers_to(store: Store) -> None:
     assert store.collect_garbage().tensors == 0  # too young
     freed = store.collect_garbage(older_than=-1)
     assert (freed.tensors, freed.nbytes) == (1, 128 + 24)
-    assert store.check(kept.id)
+    assert checked(store, kept.id)
     assert store.collect_garbage(older_than=-1).tensors == 0
 
 
@@ -252,10 +255,35 @@ def test_a_tensor_that_a_broken_case_refers_to_is_kept(store: Store) -> None:
 
 
 def test_a_digest_across_two_pieces_of_a_large_case_counts(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    local.save(made(local))
+    entry = local.save(made(local))
+    path = Path(local.files.path(f"cases/{entry.id}/case.json"))
+    path.write_bytes(path.read_bytes()[:-1])  # no case any more: its bytes are searched
     for chunk in (64, 66, 67, 68, 100):
         monkeypatch.setattr("torchsleuth.case.stores.garbage._CHUNK", chunk)
         assert local.collect_garbage(older_than=-1).tensors == 0
+
+
+def test_a_digest_in_another_spelling_of_json_counts(store: Store) -> None:
+    """A program of somebody's own may write `b\\u0033-` for `b3-`: the same text, in other bytes."""
+    case = made(store)
+    body = bytes(unseal(encode(case)).body)
+    for number, data in enumerate(
+        (seal(body.replace(b'"b3-', b'"b\\u0033-')), seal(body.replace(b'"b3-', b'"\\u00623-'), 2))
+    ):
+        store.files.put(f"cases/{number}123456789/case.json", data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert decode(data) == case
+        assert store.collect_garbage(older_than=-1).tensors == 0
+        store.files.remove(f"cases/{number}123456789")
+    assert store.collect_garbage(older_than=-1).tensors == 1
+
+
+def test_what_is_garbage_and_too_young_is_counted(store: Store) -> None:
+    store.remove(store.save(made(store)).id)
+    store.save(made(store, 1.0))
+    assert store.collect_garbage() == Freed(young=1)
+    assert store.collect_garbage(older_than=-1) == Freed(tensors=1, nbytes=128 + 24)
 
 
 def test_what_a_killed_writer_left_behind_is_removed_when_it_is_old(local: Store) -> None:
@@ -271,7 +299,7 @@ def test_what_a_killed_writer_left_behind_is_removed_when_it_is_old(local: Store
     assert local.collect_garbage().strays == 5
     assert local.collect_garbage(older_than=-1).strays == 0
     assert [each.id for each in local.entries()] == [entry.id]
-    assert local.check(entry.id)
+    assert checked(local, entry.id)
 
 
 def test_a_label_of_a_case_that_is_gone_is_removed(local: Store) -> None:
@@ -309,7 +337,7 @@ def test_a_tensor_that_is_put_again_while_garbage_is_collected_stays(
     monkeypatch.setattr(os, "rename", rename_late)
     assert local.collect_garbage().tensors == 0
     local.save(case)
-    assert local.check(local.entries()[0].id)
+    assert checked(local, local.entries()[0].id)
 
 
 def test_a_tensor_that_is_collected_while_it_is_put_is_written_again(
@@ -373,10 +401,10 @@ def test_a_changed_tensor_is_found_by_checking(store: Store) -> None:
     store.files.put(name, bytes(data))
     assert store.load(entry.id)
     with pytest.raises(HashMismatch):
-        store.check(entry.id)
+        checked(store, entry.id)
     store.files.remove(name)
     with pytest.raises(MissingTensor):
-        store.check(entry.id)
+        checked(store, entry.id)
 
 
 @pytest.mark.parametrize("url", ["nosuchthing://x", "s3://bucket/x", "http://", " ", "a\0b"])
@@ -423,7 +451,7 @@ def test_a_store_that_can_only_be_read_can_be_read(local: Store) -> None:
     before = sorted(str(path) for path in Path(local.files.root).rglob("*"))
     assert local.load("mine")
     assert local.entries() == [entry]
-    assert local.check("mine")
+    assert checked(local, "mine")
     assert sorted(str(path) for path in Path(local.files.root).rglob("*")) == before
 
 
@@ -473,7 +501,7 @@ def test_a_case_that_is_removed_while_the_list_is_made_is_not_in_it(
     keep, drop = local.save(made(local, 1.0)), local.save(made(local, 2.0))
     entry = Store._entry
 
-    def removed(self: Store, name: str, labels: tuple[str, ...]) -> Entry | None:
+    def removed(self: Store, name: str, labels: tuple[str, ...]) -> Listed | None:
         if name == drop.id:
             self.files.remove(f"cases/{name}")
         return entry(self, name, labels)
@@ -491,9 +519,9 @@ def test_a_case_is_read_wherever_its_folder_is(local: Store, tmp_path: Path) -> 
     entry = local.save(case)
     other = Store.open(tmp_path / "other")
     for path in (Path(entry.path), Path(entry.path) / "case.json", str(Path(entry.path) / "case.json")):
-        assert other.check(path) == case
+        assert checked(other, path) == case
     Path(local.files.root).rename(tmp_path / "moved")
-    assert other.check(tmp_path / "moved" / "cases" / entry.id) == case
+    assert checked(other, tmp_path / "moved" / "cases" / entry.id) == case
     assert str(tmp_path).encode() not in (tmp_path / "moved" / "cases" / entry.id / "case.json").read_bytes()
     with pytest.raises(CaseError):
         other.load(tmp_path / "moved")

@@ -33,6 +33,14 @@ def test_help_lists_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "doctor" in told
 
 
+@pytest.mark.parametrize("command", [(), ("show",), ("gc",)])
+def test_help_says_nothing_of_the_type_of_a_switch(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sleuth(*command, "--help", monkeypatch=monkeypatch) == 0
+    assert "bool" not in capsys.readouterr().out
+
+
 def test_help_does_not_wait_for_torch() -> None:
     """Importing torch takes seconds; whoever asks for help should not pay for it."""
     code = "import sys; import torchsleuth.cli.main; sys.exit('torch' in sys.modules)"

@@ -42,9 +42,9 @@ from torchsleuth.case.schema import (
 from torchsleuth.case.stores import archive
 from torchsleuth.case.stores.store import Store
 from torchsleuth.cli import cases
-from torchsleuth.cli.answers import Answer, give
+from torchsleuth.cli.answers import Answer, after, give
 from torchsleuth.config import After
-from torchsleuth.errors import NotFound
+from torchsleuth.errors import BadCase, BadValue, CannotHold, NotFound, SleuthError, StoreError
 from torchsleuth.outcome import Stage, Symptom
 
 EVIL = "\x1b[2J\x1b]0;owned\x07 [bold]not markup[/bold] \u202e"
@@ -74,7 +74,7 @@ def make_case(store: Store, *, message: str = "size mismatch", nodes: int = 1) -
         ),
         inputs=(Tensor("float32", (3, 4), (4, 1), storage=0),),
         storages=(Storage(48, Stored(digest)),),
-        symbols=Symbols((Symbol("s77", hint=3, source="L['x'].size()[0]"),)),
+        symbols=Symbols((Symbol("s77", hint=3, lower=2, upper=64, source="L['x'].size()[0]"),)),
         state=State(
             grad=False,
             config=(
@@ -137,6 +137,7 @@ def test_a_list_has_every_case_with_its_label_and_failure_at_any_width(store: St
     for part in (first.id, second.id, "bert-backward", "something"):
         assert part in told
     assert told.endswith(f"\nNext: {answer.next}\n")
+    assert "\nbert" not in told  # a label at the margin would read as one more case
     assert answer.next in (f"sleuth show {name} --store {where(store)}" for name in (first.id, "bert-backward"))
 
 
@@ -320,6 +321,8 @@ def test_check_file_tells_good_from_bad(store: Store, tmp_path: Path, capsys: py
     assert [result["ok"] for result in results] == [True, True, True, False, False, False]
     assert [result["tensor_bytes"] for result in results[:3]] == [48, 48, 48]
     assert all(result["error"]["file"] for result in results[3:])
+    told = shown(answer, 300)
+    assert (told.count("whole  "), told.count("bad    "), told.count("good  ")) == (3, 3, 0)
     assert answer.code == 1
     assert cases.check_files(good).code == 0
 
@@ -371,7 +374,17 @@ def test_removed_cases_leave_garbage_that_is_collected(store: Store) -> None:
 def test_garbage_that_is_young_is_left_alone(store: Store) -> None:
     store.remove(store.save(make_case(store)).id)
     for dry_run in (True, False):
-        assert cases.collect_garbage(where(store), dry_run=dry_run, older_than=3600.0).data["tensors"] == 0
+        answer = cases.collect_garbage(where(store), dry_run=dry_run, older_than=3600.0)
+        assert (answer.data["tensors"], answer.data["young"]) == (0, 1)
+        assert "1 tensor that no case refers to" in shown(answer, 300)
+        assert "left alone for 3600 seconds" in shown(answer, 300)
+        assert answer.next == f"sleuth gc --older-than 0 --store {where(store)}"
+    assert cases.collect_garbage(where(store), dry_run=False, older_than=0.0).data["tensors"] == 1
+
+
+def test_removing_a_case_says_when_its_tensors_go(store: Store) -> None:
+    entry = store.save(make_case(store))
+    assert "`sleuth gc`, when they are an hour old" in shown(cases.remove([entry.id], where(store)), 300)
 
 
 def test_of_cases_to_remove_all_or_none_are_removed(store: Store) -> None:
@@ -412,10 +425,40 @@ def test_an_error_is_words_on_stderr_or_data_on_stdout_and_exit_code_2(tmp_path:
     assert words.returncode == 2
     assert words.stdout == b""
     assert b"remedy" in words.stderr
+    assert words.stderr.endswith(b"\nNext: sleuth list\n")
+    assert [line[:9] for line in words.stderr.splitlines()] == [
+        b"error: th",
+        b"  cause: ",
+        b"  remedy:",
+        b"",
+        b"Next: sle",
+    ]
     data = run("show", "nothing", "--store", tmp_path, "--json")
     assert data.returncode == 2
     assert data.stderr == b""
     assert set(json.loads(data.stdout)["error"]) == {"what", "cause", "remedy", "file", "field"}
+
+
+@pytest.mark.parametrize(
+    ("error", "following"),
+    [
+        (NotFound("w", cause="c", remedy="r"), "sleuth list"),
+        (StoreError("w", cause="c", remedy="r", file="/a"), "sleuth doctor"),
+        (BadValue("w", cause="c", remedy="r"), "sleuth doctor"),
+        (BadCase("w", cause="c", remedy="r", file="a b/case.json"), "sleuth check-file 'a b/case.json'"),
+        (CannotHold("w", cause="c", remedy="r"), "sleuth --help"),
+    ],
+)
+def test_after_every_error_there_is_a_next_command(error: SleuthError, following: str) -> None:
+    assert after(error) == following
+
+
+def test_a_case_is_shown_by_the_beginning_of_its_id_which_has_four_digits(store: Store) -> None:
+    entry = store.save(make_case(store))
+    assert run("show", entry.id[:4], "--store", where(store)).returncode == 0
+    short = run("show", entry.id[:1], "--store", where(store))
+    assert short.returncode == 2
+    assert b"at least 4 digits" in short.stderr
 
 
 def test_a_disk_that_is_full_is_said_and_is_not_our_fault(tmp_path: Path) -> None:

@@ -219,11 +219,6 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "_UNSET_SENTINEL",
             "knowing which options of torch's configuration were changed",
         ),
-        "config_tristate": PrivateName(
-            "torch.utils._config_module",
-            "get_tristate_env",
-            "knowing which options of torch's configuration were changed",
-        ),
         "config_patcher": PrivateName(
             "torch.utils._config_module",
             "ConfigModule._make_closure_patcher",
@@ -947,12 +942,13 @@ def _without_variables(module: ModuleType, asked: Set[str]) -> None:
     """
     kept = {key: value for key, value in os.environ.items() if key not in asked}
     operating_system = _StandIn(os, environ=kept, getenv=kept.get)
-    asking = resolve("config_tristate")
-    copied = FunctionType(asking.__code__, {**asking.__globals__, "os": operating_system}, argdefs=asking.__defaults__)
-    given = {
-        "os": operating_system,
-        asking.__module__: _StandIn(sys.modules[asking.__module__], get_tristate_env=copied),
+    home = sys.modules[resolve("config_patcher").__module__]  # has functions that ask on behalf of the module
+    asking = {
+        name: FunctionType(function.__code__, {**vars(home), "os": operating_system}, argdefs=function.__defaults__)
+        for name, function in vars(home).items()
+        if isinstance(function, FunctionType) and "environ" in function.__code__.co_names
     }
+    given: dict[str, ModuleType] = {"os": operating_system, home.__name__: _StandIn(home, **asking)}
 
     def importing(name: str, *details: Any) -> ModuleType:
         return given[name] if name in given else __import__(name, *details)

@@ -6,7 +6,9 @@ here. A test compares them with the torch that is installed: a dtype more or les
 
 from __future__ import annotations
 
+import keyword
 import re
+import unicodedata
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -84,9 +86,8 @@ CONSTANTS: Final = frozenset({*DTYPE_BITS, *LAYOUT_PARTS, *MEMORY_FORMATS, *QUAN
 """What a `schema.Torch` may name."""
 
 _DEVICE = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]{0,3}))?")
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-_ATTRIBUTE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+_KEY = re.compile(r"[\w-]+")
 _LONGEST = 2048
 
 _INNARDS: Final = frozenset(
@@ -107,19 +108,47 @@ def is_device(text: str) -> bool:
 
 
 def is_identifier(text: str) -> bool:
-    """Whether it is a plain name: letters, digits and underscores."""
-    return len(text) <= _LONGEST and _IDENTIFIER.fullmatch(text) is not None
+    """Whether a variable can have that name, and has it as it is written: Python reads `ﬁ` as `fi`."""
+    return len(text) <= _LONGEST and _is_normal_identifier(text) and not keyword.iskeyword(text)
 
 
 def is_path(text: str) -> bool:
     """Whether it looks like the name of a function: `torch.ops.aten.add.Tensor`."""
-    if len(text) > _LONGEST or _PATH.fullmatch(text) is None:
+    if len(text) > _LONGEST:
+        return False
+    if _PATH.fullmatch(text) is None and (text.isascii() or not all(map(_is_normal_identifier, text.split(".")))):
         return False
     return "__" not in text or _INNARDS.isdisjoint(text.split("."))
 
 
+def is_module(text: str) -> bool:
+    """Whether a module of Python can have that name: also one that no `import` can name, such as `my-script`."""
+    return len(text) <= _LONGEST and all(_KEY.fullmatch(part) is not None for part in text.split("."))
+
+
 def is_attribute(text: str) -> bool:
-    """Whether it looks like the name of a module's attribute: `layers.0.weight`."""
-    if len(text) > _LONGEST or _ATTRIBUTE.fullmatch(text) is None:
+    """Whether it can be the name of one attribute of a module: `weight`, `0`, `my-layer`."""
+    return "." not in text and is_attribute_path(text)
+
+
+def is_attribute_path(text: str) -> bool:
+    """Whether it can be the path of an attribute of a module: `layers.0.weight`, `experts.my-layer.größe`."""
+    return 0 < len(text) <= _LONGEST and all(map(_is_attribute_part, text.split(".")))
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether it can be the name of an input of a graph: `x`, `*args`, `**kwargs`."""
+    name = text.removeprefix("*").removeprefix("*")
+    return len(text) <= _LONGEST and name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _is_normal_identifier(text: str) -> bool:
+    return text.isidentifier() and (text.isascii() or unicodedata.normalize("NFKC", text) == text)
+
+
+def _is_attribute_part(text: str) -> bool:
+    if not text.isidentifier() and _KEY.fullmatch(text) is None:
         return False
-    return "__" not in text or not any(each.startswith("__") and each.endswith("__") for each in text.split("."))
+    # Python takes an identifier in its normal form: other spellings of `__class__` are `__class__`.
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    return not (plain.startswith("__") and plain.endswith("__"))

@@ -68,8 +68,13 @@ def constant_name(x: object) -> str | None:
 
     if not isinstance(x, (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)):
         return None
-    name = str(x).removeprefix("torch.")
+    name = torch_name(x)
     return name if name in names.CONSTANTS else None
+
+
+def torch_name(constant: object) -> str:
+    """What torch calls one of its constants, without `torch.` before it."""
+    return str(constant).removeprefix("torch.")
 
 
 def encode_device(device: torch.device) -> schema.Device:

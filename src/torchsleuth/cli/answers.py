@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from torchsleuth.case.words.wording import clean
-from torchsleuth.errors import SleuthError, in_words
+from torchsleuth.errors import CaseError, ConfigError, MissingTorchName, NotFound, SleuthError, StoreError, in_words
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,17 @@ def give(console: Console, command: Callable[[], Answer], *, as_json: bool) -> i
         console.print(Text.assemble("\nNext: ", (clean(answer.next), "bold")), soft_wrap=True, highlight=False)
 
     return _print(console, show, answer.code)
+
+
+def after(error: SleuthError) -> str:
+    """The next command to type when something cannot be done."""
+    if isinstance(error, NotFound):
+        return "sleuth list"
+    if isinstance(error, (ConfigError, MissingTorchName, StoreError)):
+        return "sleuth doctor"
+    if isinstance(error, CaseError) and error.file:
+        return f"sleuth check-file {shlex.quote(error.file)}"
+    return "sleuth --help"
 
 
 def error_data(error: SleuthError) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from torchsleuth.case.stores import archive, examining
 from torchsleuth.case.stores.files import Files
-from torchsleuth.case.stores.store import Entry, Store
+from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.case.words import listing
 from torchsleuth.case.words.wording import clean, one_line
 from torchsleuth.cli.answers import Answer, error_data
@@ -45,7 +45,7 @@ def list_cases(where: str | None, *, width: int) -> Answer:
 def show(name: str, where: str | None, *, width: int, whole: bool, traceback: bool) -> Answer:
     """One case, to read."""
     store = Store.open(where)
-    found = examining.find(store, name)
+    found = store.find(name)
     case = found.case
     lines = listing.graph_lines(case.graph, width=width - 2)
     data = {
@@ -107,7 +107,7 @@ def check_files(paths: Sequence[Path]) -> Answer:
         nodes = len(found.case.graph.nodes)
         results.append({"path": str(path), "ok": True, "nodes": nodes, "tensor_bytes": checked})
         shown.append(
-            Text.assemble(("good  ", "green"), clean(str(path)), (f"  {nodes:,} nodes, {size} of tensors", "dim"))
+            Text.assemble(("whole  ", "green"), clean(str(path)), (f"  {nodes:,} nodes, {size} of tensors", "dim"))
         )
     bad = sum(not result["ok"] for result in results)
     following = f"sleuth show {shlex.quote(str(good))}" if good is not None else "sleuth list"
@@ -120,7 +120,10 @@ def remove(names: Sequence[str], where: str | None) -> Answer:
     ids = list(dict.fromkeys(store.entry(name).id for name in names))
     for each in ids:
         store.remove(each)
-    said = Text(f"Removed {_count(len(ids), 'case')}. The tensors go with `sleuth gc`.")
+    said = Text(
+        f"Removed {_count(len(ids), 'case')}. Tensors that no other case has go with `sleuth gc`, "
+        "when they are an hour old."
+    )
     return Answer({"removed": ids}, [said], _with_store("sleuth gc", where))
 
 
@@ -130,13 +133,24 @@ def collect_garbage(where: str | None, *, dry_run: bool, older_than: float) -> A
     if dry_run:
         store = Store(_Untouched(store.files))
     freed = store.collect_garbage(older_than)
-    data = {"dry_run": dry_run, "tensors": freed.tensors, "strays": freed.strays, "bytes": freed.nbytes}
+    data = {
+        "dry_run": dry_run,
+        "tensors": freed.tensors,
+        "strays": freed.strays,
+        "bytes": freed.nbytes,
+        "young": freed.young,
+    }
     verb = "Would remove" if dry_run else "Removed"
     said = Text(
         f"{verb} {_count(freed.tensors, 'tensor')} that no case refers to ({listing.byte_words(freed.nbytes)}), "
         f"and {_count(freed.strays, 'leftover')} of interrupted writing."
     )
+    if freed.young:
+        stay = f"\n{_count(freed.young, 'tensor')} that no case refers to may belong to a case that is being written: "
+        said.append(f"{stay}left alone for {older_than:g} seconds.")
     following = "sleuth gc" if dry_run and (freed.tensors or freed.strays) else "sleuth list"
+    if freed.young and not freed.tensors and older_than:
+        following = "sleuth gc --older-than 0"
     return Answer(data, [said], _with_store(following, where))
 
 
@@ -160,7 +174,7 @@ def _its_store(store: Store, name: str) -> tuple[Store, str]:
         return store, store.entry(name).id
     except NotFound:
         path = Path(name)
-        if "\0" in name or not path.exists():
+        if not examining.exists(name):
             raise
     folder = (path if path.is_dir() else path.parent).absolute()
     if archive.is_archive(path) or folder.parent.name != "cases":
@@ -173,7 +187,7 @@ def _its_store(store: Store, name: str) -> tuple[Store, str]:
     return Store.open(folder.parent.parent), folder.name
 
 
-def _entry_data(entry: Entry) -> dict[str, Any]:
+def _entry_data(entry: Listed) -> dict[str, Any]:
     return {
         "id": entry.id,
         "path": entry.path,
@@ -186,11 +200,11 @@ def _entry_data(entry: Entry) -> dict[str, Any]:
 
 def _bad_file(path: Path, error: CaseError) -> Text:
     return Text.assemble(
-        ("bad   ", "bold red"),
+        ("bad    ", "bold red"),
         clean(str(path)),
-        f"\n      {clean(error.what)}",
-        (f"\n      cause:  {one_line(error.cause)}", "dim"),
-        (f"\n      remedy: {one_line(error.remedy)}", "dim"),
+        f"\n       {clean(error.what)}",
+        (f"\n       cause:  {one_line(error.cause)}", "dim"),
+        (f"\n       remedy: {one_line(error.remedy)}", "dim"),
     )
 
 
@@ -198,7 +212,7 @@ def _asked(found: examining.Found, name: str) -> str:
     return found.labels[0] if found.labels else found.id or shlex.quote(name)
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: Listed) -> str:
     return entry.labels[0] if entry.labels else shlex.quote(entry.id)
 
 

@@ -10,27 +10,51 @@ import io
 import os
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from torchsleuth import __version__
+from torchsleuth.case.stores.garbage import YOUNG
 from torchsleuth.case.words.wording import clean
 from torchsleuth.cli import cases, demo as demo_command, doctor as doctor_command, export as export_command
-from torchsleuth.cli.answers import Answer, give
+from torchsleuth.cli.answers import Answer, after, give
 from torchsleuth.errors import SleuthError
+
+
+class _Help:
+    """Help that says nothing of the type of a switch: nobody types `--json true`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for param in self.get_params(ctx):  # type: ignore[attr-defined]
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class _Group(_Help, TyperGroup):
+    pass
+
+
+class _Command(_Help, TyperCommand):
+    pass
+
 
 app = typer.Typer(
     name="sleuth",
+    cls=_Group,
     help="Find out what torch.compile did to your program: a bug, or noise?",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+command = partial(app.command, cls=_Command)
 WIDTH_OF_A_FILE = 120
 out = Console()
 err = Console(stderr=True)
@@ -57,7 +81,7 @@ def _root(
     pass
 
 
-@app.command()
+@command()
 def demo(
     fault: Annotated[
         demo_command.Fault, typer.Option(help="Which of Inductor's own test faults to switch on.")
@@ -70,19 +94,19 @@ def demo(
     raise typer.Exit(demo_command.run(out, fault=fault, dropout=dropout))
 
 
-@app.command()
+@command()
 def doctor() -> None:
     """Examine this machine: Python, torch, the C++ compiler, and where each setting comes from."""
     raise typer.Exit(doctor_command.run(out))
 
 
-@app.command("list")
+@command("list")
 def list_cases(store: StoreOption = None, json: AsJson = False) -> None:
     """List the cases of a store."""
     raise typer.Exit(give(out, lambda: cases.list_cases(store, width=out.width), as_json=json))
 
 
-@app.command()
+@command()
 def show(
     case: Case,
     whole: Annotated[bool, typer.Option("--all", help="However long the graph is.")] = False,
@@ -92,13 +116,13 @@ def show(
 ) -> None:
     """Show a case: its graph as code, inputs, failure, and circumstances. Nothing of it is run."""
 
-    def command() -> Answer:
+    def answer() -> Answer:
         return cases.show(case, store, width=out.width, whole=whole, traceback=traceback)
 
-    raise typer.Exit(give(out, command, as_json=json))
+    raise typer.Exit(give(out, answer, as_json=json))
 
 
-@app.command()
+@command()
 def export(
     case: Case,
     to: Annotated[Path, typer.Option("--output", "-o", help="The script to write.")] = Path("repro.py"),
@@ -109,11 +133,11 @@ def export(
     json: AsJson = False,
 ) -> None:
     """Write a case as one script that needs torch only, run it, and say whether it reproduces the failure."""
-    command = lambda: export_command.export(case, store, to, trust=trust, run=run, timeout=timeout)  # noqa: E731
-    raise typer.Exit(give(out, command, as_json=json))
+    answer = lambda: export_command.export(case, store, to, trust=trust, run=run, timeout=timeout)  # noqa: E731
+    raise typer.Exit(give(out, answer, as_json=json))
 
 
-@app.command()
+@command()
 def pack(
     case: Case,
     to: Annotated[
@@ -126,7 +150,7 @@ def pack(
     raise typer.Exit(give(out, lambda: cases.pack(case, store, to), as_json=json))
 
 
-@app.command()
+@command()
 def unpack(
     archive: Annotated[Path, typer.Argument(metavar="ZIP", help="What `sleuth pack` wrote.")],
     label: Annotated[str | None, typer.Option(help="A name of your own for the case.")] = None,
@@ -137,7 +161,7 @@ def unpack(
     raise typer.Exit(give(out, lambda: cases.unpack(archive, store, label), as_json=json))
 
 
-@app.command("check-file")
+@command("check-file")
 def check_file(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Folders of cases, case.json, or archives.")],
     json: AsJson = False,
@@ -146,7 +170,7 @@ def check_file(
     raise typer.Exit(give(out, lambda: cases.check_files(paths), as_json=json))
 
 
-@app.command()
+@command()
 def remove(
     names: Annotated[list[str], typer.Argument(metavar="CASE...", help="Ids, beginnings of ids, or labels.")],
     store: StoreOption = None,
@@ -156,18 +180,18 @@ def remove(
     raise typer.Exit(give(out, lambda: cases.remove(names, store), as_json=json))
 
 
-@app.command()
+@command()
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     older_than: Annotated[
         float, typer.Option(min=0.0, help="Leave what is younger than this, in seconds: it may belong to a new case.")
-    ] = 3600.0,
+    ] = YOUNG,
     store: StoreOption = None,
     json: AsJson = False,
 ) -> None:
     """Remove tensors that no case refers to, and what interrupted writers left behind."""
-    command = lambda: cases.collect_garbage(store, dry_run=dry_run, older_than=older_than)  # noqa: E731
-    raise typer.Exit(give(out, command, as_json=json))
+    answer = lambda: cases.collect_garbage(store, dry_run=dry_run, older_than=older_than)  # noqa: E731
+    raise typer.Exit(give(out, answer, as_json=json))
 
 
 def main() -> NoReturn:
@@ -180,9 +204,13 @@ def main() -> NoReturn:
     try:
         app()
     except SleuthError as error:
-        err.print(Text.assemble(("error: ", "bold red"), clean(error.what)))
-        err.print(Text.assemble(("  cause:  ", "dim"), clean(error.cause)))
-        err.print(Text.assemble(("  remedy: ", "dim"), clean(error.remedy)))
+        for part in (
+            Text.assemble(("error: ", "bold red"), clean(error.what)),
+            Text.assemble(("  cause:  ", "dim"), clean(error.cause)),
+            Text.assemble(("  remedy: ", "dim"), clean(error.remedy)),
+            Text.assemble("\nNext: ", (clean(after(error)), "bold")),
+        ):
+            err.print(part, soft_wrap=True, highlight=False)
         sys.exit(2)
     except Exception:  # noqa: BLE001 - the outermost frame: nobody else can say whose fault it is
         err.print(traceback.format_exc(), markup=False, highlight=False)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from torchsleuth.case import schema
 from torchsleuth.case.schema import Case, State
-from torchsleuth.case.stores.store import Entry
+from torchsleuth.case.stores.store import Listed
 from torchsleuth.case.words import listing
 from torchsleuth.case.words.wording import clean, one_line, value_words
 from torchsleuth.outcome import Stage
@@ -47,7 +47,7 @@ _MOST_ROWS = 60
 # ---- a store ---------------------------------------------------------------------------------------------
 
 
-def render_entries(entries: Sequence[Entry], *, width: int = 100) -> RenderableType:
+def render_entries(entries: Sequence[Listed], *, width: int = 100) -> RenderableType:
     """A row for each case, the oldest first; where there is no room for a table, a few lines for each."""
     if width < _ROOM_FOR_A_TABLE:
         return Text("\n").join(_entry_lines(entry) for entry in entries)
@@ -61,7 +61,7 @@ def render_entries(entries: Sequence[Entry], *, width: int = 100) -> RenderableT
     for entry in entries:
         name = Text(one_line(entry.id, 24))
         for label in entry.labels:
-            name.append(f"\n{one_line(label, 32)}", "cyan")
+            name.append(f"\n  {one_line(label, 32)}", "cyan")
         about = entry.summary
         known = entry.error is None
         table.add_row(
@@ -75,7 +75,7 @@ def render_entries(entries: Sequence[Entry], *, width: int = 100) -> RenderableT
     return table
 
 
-def _entry_lines(entry: Entry) -> Text:
+def _entry_lines(entry: Listed) -> Text:
     lines = Text.assemble((one_line(entry.id), "bold"))
     for label in entry.labels:
         lines.append(f" {one_line(label)}", "cyan")
@@ -85,7 +85,7 @@ def _entry_lines(entry: Entry) -> Text:
     return lines.append("\n  ").append(failed) if failed else lines
 
 
-def _what_failed(entry: Entry) -> Text:
+def _what_failed(entry: Listed) -> Text:
     if entry.error is not None:
         return Text.assemble(("broken: ", "bold red"), one_line(entry.error.cause, 200))
     return Text(_MODULES.sub(r"\1", one_line(entry.summary.failure, 200)))

@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, Final
 
 from torchsleuth.case import names, schema
+from torchsleuth.case.format.symbol_checks import symbols_of
 from torchsleuth.case.format.tensor_checks import check_tensor
 from torchsleuth.case.format.terms import check_term
+from torchsleuth.case.plain import LARGEST_INT_BITS
 from torchsleuth.errors import BadCase
 
 MAX_DEPTH: Final = 100
 """How deep values may be nested in one another."""
 MAX_ITEMS: Final = 1_000_000
 """How many values one list, or one graph, may hold."""
-MAX_BITS: Final = 4096
-"""The longest integer."""
 MAX_DIMENSIONS: Final = 1024
 MAX_STATE: Final = 1 << 20
 """The longest state of a random generator, in bytes."""
@@ -38,6 +38,8 @@ _NUMBERS: Final = (int, float, schema.Float)
 _INTEGERS: Final = (int, schema.Symbolic, schema.Ref)
 _PLAIN: Final = frozenset({bool, str, type(None)})
 _ENDS: Final = ("start", "stop", "step")
+_NO_ARGUMENTS: Final = (schema.Generator, schema.Fake, schema.Tensor, schema.Module, schema.Graph)
+"""What is no argument of a node: FX writes arguments into the code of a graph as they print."""
 
 
 class Fault(Exception):
@@ -87,7 +89,8 @@ class ValueCheck:
     """Checks values against the storages and symbols of their case.
 
     `nodes` is everywhere the names of the nodes that a `Ref` may mean where it stands; `graph` checks a graph that is
-    a value.
+    a value. `arguments`: the values are those that nodes are called with, and some kinds cannot be among them.
+    `unbounded`: symbols without a range, which cannot be sizes.
     """
 
     def __init__(
@@ -95,9 +98,13 @@ class ValueCheck:
         storages: Sequence[schema.Storage],
         symbols: Container[str],
         graph: Callable[[schema.Graph, Collection[str], int], None],
+        *,
+        unbounded: Collection[str] = (),
+        arguments: bool = False,
     ) -> None:
         self._storages = storages
         self._symbols = symbols
+        self._unbounded = unbounded
         self._of_kind: dict[type, Callable[[Any, Collection[str], int], None]] = {
             int: _integer,
             float: _finite,
@@ -122,6 +129,8 @@ class ValueCheck:
             schema.Module: self._module,
             schema.Graph: graph,
         }
+        if arguments:
+            self._of_kind |= dict.fromkeys(_NO_ARGUMENTS, _no_argument)
 
     # ---- the ways in ---------------------------------------------------------------------------------------
 
@@ -194,7 +203,7 @@ class ValueCheck:
         for field in ("attributes", "parameters", "buffers", "children"):
             entries = getattr(value, field)
             for index, entry in enumerate(entries):
-                fits = names.is_attribute(entry.name) and "." not in entry.name
+                fits = names.is_attribute(entry.name)
                 require(fits, f"{field}[{index}].name", f"{shown(entry.name)} is no name of an attribute", DOTTED)
             self.entries(field, entries, NO_NODES, depth)
 
@@ -215,7 +224,14 @@ class ValueCheck:
         for field, terms in (("size", value.size), ("stride", value.stride), ("offset", (value.offset,))):
             for term in terms:
                 if type(term) is not int or not 0 <= term < END:
-                    within(field, self.term, term)
+                    within(field, self._size, term)
+
+    def _size(self, term: schema.Term) -> None:
+        self.term(term)
+        without = (
+            next((name for name in symbols_of(term) if name in self._unbounded), None) if self._unbounded else None
+        )
+        require(without is None, "", f"the symbol {without} has no range", "torch asks for the range of a size")
 
     def _tensor(self, value: schema.Tensor, nodes: Collection[str], depth: int) -> None:
         borrowed(check_tensor, value, self._storages, "")
@@ -227,8 +243,8 @@ class ValueCheck:
 
 
 def _integer(value: int, _nodes: Collection[str], _depth: int) -> None:
-    if value.bit_length() > MAX_BITS:
-        raise Fault("an integer is too long", f"the longest has {MAX_BITS} bits")
+    if value.bit_length() > LARGEST_INT_BITS:
+        raise Fault("an integer is too long", f"the longest has {LARGEST_INT_BITS} bits")
 
 
 def _finite(value: float, _nodes: Collection[str], _depth: int) -> None:
@@ -245,6 +261,11 @@ def number(field: str, value: bool | int | float | None) -> None:
 def _ref(value: schema.Ref, nodes: Collection[str], _depth: int) -> None:
     if value.name not in nodes:
         raise Fault(f"there is no node {shown(value.name)} here", "a node may refer to earlier ones of its own graph")
+
+
+def _no_argument(value: schema.Value, _nodes: Collection[str], _depth: int) -> None:
+    kind = type(value).__name__.lower()
+    raise Fault(f"a {kind} is no argument", "nodes take plain values and the results of other nodes")
 
 
 def _hashable(value: schema.Value) -> None:

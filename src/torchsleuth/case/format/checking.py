@@ -7,8 +7,6 @@ that lie within their storages, and no name that torch does not have; what it ca
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -37,13 +35,15 @@ from torchsleuth.errors import BadCase
 
 MAX_GRAPHS: Final = 32
 """How deep graphs may be nested in one another."""
+MAX_THREADS: Final = 4096
+"""How many threads a case may ask for."""
 
-_PLACEHOLDER = re.compile(r"\*{0,2}[A-Za-z_][A-Za-z0-9_]*")
 _NO_META: Final = schema.Meta()
+_OWNERS: Final = (schema.Module, schema.Graph, schema.Noticed)
 _TARGETS: Final[dict[str, Callable[[str], bool]]] = {
-    "placeholder": lambda text: _PLACEHOLDER.fullmatch(text) is not None,
-    "get_attr": names.is_attribute,
-    "call_module": names.is_attribute,
+    "placeholder": names.is_placeholder,
+    "get_attr": names.is_attribute_path,
+    "call_module": names.is_attribute_path,
     "call_function": names.is_path,
     "call_method": lambda text: names.is_path(text) and "." not in text,
     "output": lambda text: text == "output",
@@ -77,7 +77,11 @@ class _CaseCheck:
     def __init__(self, case: schema.Case) -> None:
         self._case = case
         self._depth_of_graphs = 0
-        self._values = ValueCheck(case.storages, {each.name for each in case.symbols.symbols}, self._graph)
+        known = {each.name for each in case.symbols.symbols}
+        replaced = {name for name, _ in case.symbols.replacements}
+        unbounded = {each.name for each in case.symbols.symbols if each.lower is None} - replaced
+        self._values = ValueCheck(case.storages, known, self._graph, unbounded=unbounded)
+        self._arguments = ValueCheck(case.storages, known, self._graph, unbounded=unbounded, arguments=True)
 
     def check(self) -> None:
         case = self._case
@@ -88,6 +92,13 @@ class _CaseCheck:
         within("graph", self._graph, case.graph, NO_NODES, 0)
         takes = sum(node.op == "placeholder" for node in case.graph.nodes)
         require(takes == len(case.inputs), "inputs", f"there are {len(case.inputs)} inputs", f"the graph takes {takes}")
+        if case.examples is not None:
+            self._values.values("examples", case.examples)
+            given = len(case.examples)
+            require(takes == given, "examples", f"there are {given} examples", f"the graph takes {takes}")
+        for index, place in enumerate(case.compiler.donated or ()):
+            fits = 0 <= place < takes
+            require(fits, f"compiler.donated[{index}]", f"there is no input {place}", f"the graph takes {takes}")
         borrowed(check_symbols, case.symbols)
         within("state", self._state, case.state)
         self._values.entries("compiler.options", case.compiler.options)
@@ -123,20 +134,21 @@ class _CaseCheck:
 
     def _attributes(self, graph: schema.Graph, depth: int) -> set[str]:
         self._values.entries("attributes", graph.attributes, NO_NODES, depth)
-        known = {entry.name for entry in graph.attributes}
+        known = {entry.name: entry.value for entry in graph.attributes}
         for index, entry in enumerate(graph.attributes):
             where = f"attributes[{index}].name"
-            name = entry.name
-            require(names.is_attribute(name), where, f"{shown(name)} cannot be the name of an attribute", DOTTED)
-            parts = name.split(".")
-            around = any(".".join(parts[:count]) in known for count in range(1, len(parts)))
-            require(not around, where, f"{shown(name)} lies within another attribute", "that one has its own")
-        return known
+            possible = names.is_attribute_path(entry.name)
+            require(possible, where, f"{shown(entry.name)} cannot be the name of an attribute", DOTTED)
+            parts = entry.name.split(".")
+            around = {".".join(parts[:count]) for count in range(1, len(parts))} & known.keys()
+            possible = all(isinstance(known[name], _OWNERS) for name in around)
+            require(possible, where, f"{shown(entry.name)} lies within a plain value", "only modules have attributes")
+        return set(known)
 
     def _node(self, node: schema.Node, earlier: set[str], every: set[str], depth: int) -> None:
         name = node.name
         require(
-            names.is_identifier(name) and not keyword.iskeyword(name),
+            names.is_identifier(name),
             "name",
             f"a node cannot be called {shown(name)}",
             "its name has to be one that a variable can have",
@@ -150,12 +162,11 @@ class _CaseCheck:
         if node.op == "output":
             right = len(node.args) == 1 and not node.kwargs
             require(right, "args", f"the output has {len(node.args)} arguments", "it has one, which is the result")
-        self._values.values("args", node.args, earlier, depth)
-        self._values.entries("kwargs", node.kwargs, earlier, depth)
+        self._arguments.values("args", node.args, earlier, depth)
+        self._arguments.entries("kwargs", node.kwargs, earlier, depth)
         for index, entry in enumerate(node.kwargs):
             where = f"kwargs[{index}].name"
-            possible = names.is_identifier(entry.name) and not keyword.iskeyword(entry.name)
-            require(possible, where, f"no argument is called {shown(entry.name)}", DOTTED)
+            require(names.is_identifier(entry.name), where, f"no argument is called {shown(entry.name)}", DOTTED)
         if node.meta is not _NO_META:
             within("meta", self._meta, node.meta, every, depth)
 
@@ -175,8 +186,8 @@ class _CaseCheck:
         precision = state.matmul_precision
         known = precision in ("highest", "high", "medium")
         require(known, "matmul_precision", f"there is no precision {shown(precision)}", "it is highest, high or medium")
-        possible = state.threads is None or 0 < state.threads < 1 << 16
-        require(possible, "threads", f"there cannot be {state.threads} threads", "there are one or more")
+        possible = state.threads is None or 0 < state.threads <= MAX_THREADS
+        require(possible, "threads", f"there cannot be {state.threads} threads", f"there are 1 to {MAX_THREADS}")
         for index, autocast in enumerate(state.autocast):
             dtype(f"autocast[{index}].dtype", autocast.dtype)
             device_name(f"autocast[{index}].device", autocast.device)
@@ -196,7 +207,7 @@ class _CaseCheck:
 
     def _code(self, code: schema.Code) -> None:
         module = code.module
-        require(module is None or names.is_path(module), "module", f"{shown(module)} is no module", DOTTED)
+        require(module is None or names.is_module(module), "module", f"{shown(module)} is no module", DOTTED)
         for field, count in (("line", code.line), ("index", code.index)):
             require(count is None or 0 <= count < END, field, f"{count} is no {field}", "it is not negative")
         self._values.entries("constants", code.constants)
@@ -209,9 +220,10 @@ def _has_attribute(graph: schema.Graph, target: str) -> bool:
             return True
         if target.startswith(f"{entry.name}."):
             inner = entry.value
-            if isinstance(inner, schema.Graph):
-                return _has_attribute(inner, target[len(entry.name) + 1 :])
-            return isinstance(inner, (schema.Module, schema.Noticed))
+            if isinstance(inner, (schema.Module, schema.Noticed)):
+                return True
+            if isinstance(inner, schema.Graph) and _has_attribute(inner, target[len(entry.name) + 1 :]):
+                return True
     return False
 
 

@@ -84,7 +84,15 @@ class Sealed:
 
 def encode(case: Case) -> bytes:
     """The bytes of a case. It is checked first: what cannot be read back is not written."""
-    check(case)
+    try:
+        check(case)
+    except BadCase as error:
+        raise CannotHold(
+            error.what.removeprefix(f"{error.field}: "),
+            cause=error.cause,
+            remedy="report this with the message: torchsleuth would not read back what it writes here",
+            field=error.field,
+        ) from error
     try:
         body = _in_lines(case)
     except UnicodeEncodeError as error:

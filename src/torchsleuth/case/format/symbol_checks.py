@@ -106,7 +106,7 @@ class _Check:
             if name not in self.names or name in leads:
                 raise self._bad(f"{name[:80]!r} is no symbol, or replaced twice", f"{field}[{number}]")
             self._term(term, "number", f"{field}[{number}]")
-            leads[name] = set(_symbols_of(term))
+            leads[name] = set(symbols_of(term))
         front = set(leads)
         for _ in range(_CHAIN):
             front = {name for name in front if leads[name] & front}
@@ -121,9 +121,10 @@ class _Check:
         return BadCase("the symbols cannot be rebuilt", cause=cause, remedy=REMEDY, field=field, file=self.file)
 
 
-def _symbols_of(term: Term) -> Iterator[str]:
+def symbols_of(term: Term) -> Iterator[str]:
+    """The symbols of an expression, by name."""
     if isinstance(term, str):
         yield term
     elif isinstance(term, Apply):
         for arg in term.args:
-            yield from _symbols_of(arg)
+            yield from symbols_of(arg)

@@ -22,23 +22,21 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from torchsleuth.case.format import reading
 from torchsleuth.case.format.digests import PREFIX, Hasher, digest as digest_of
+from torchsleuth.case.format.tensor_files import START, SUFFIX, data_in
 from torchsleuth.case.schema import Case, Stored
 from torchsleuth.case.stores import zip_form
-from torchsleuth.case.stores.files import open_local, sync_folder, temporary_name, told
+from torchsleuth.case.stores.files import CASE_FILE, open_local, sync_folder, temporary_name, told
 from torchsleuth.case.stores.zip_form import DEFLATED, STORED, Member, damaged
 from torchsleuth.errors import CaseError, HashMismatch, MissingTensor, NotFound, StoreError
 
 if TYPE_CHECKING:
     import torch
 
-    from torchsleuth.case.stores.store import Entry, Store
+    from torchsleuth.case.stores.store import Listed, Store
 
 ENDING: Final = ".sleuth.zip"
-TENSOR_HEAD: Final = 128
-"""How many bytes a tensor file has before the tensor's own."""
 
-_CASE = "case.json"
-_TENSOR = re.compile(rf"tensors/({PREFIX}[0-9a-f]{{64}})\.safetensors")
+_TENSOR = re.compile(rf"tensors/({PREFIX}[0-9a-f]{{64}}){re.escape(SUFFIX)}")
 _COMMENT = len(PREFIX) + 64
 _RATIO: Final = 100
 """How many times smaller than itself `case.json` may be packed, if it is larger than `_SMALL`."""
@@ -68,8 +66,8 @@ def pack(store: Store, name: str, out: str | os.PathLike[str] | None = None) -> 
     path = Path(f"{label}{ENDING}" if out is None else out)
     if path.is_dir():
         path /= f"{label}{ENDING}"
-    data = store.files.read(f"cases/{entry.id}/{_CASE}", reading.MAX_BYTES)
-    case = reading.decode(data, file=store.files.path(f"cases/{entry.id}/{_CASE}"))
+    data = store.files.read(f"cases/{entry.id}/{CASE_FILE}", reading.MAX_BYTES)
+    case = reading.decode(data, file=store.files.path(f"cases/{entry.id}/{CASE_FILE}"))
     temporary = path.with_name(temporary_name())
     try:
         with told("write the archive", path):
@@ -95,7 +93,7 @@ def _write(file: BinaryIO, data: bytes, case: Case, store: Store) -> None:
     packed = _deflated(data)
     method = DEFLATED if _ratio_is_fine(len(data), len(packed)) else STORED
     packed = packed if method == DEFLATED else data
-    first = Member(_CASE, len(data), zlib.crc32(data), method, len(packed))
+    first = Member(CASE_FILE, len(data), zlib.crc32(data), method, len(packed))
     members = [first]
     file.write(zip_form.local_header(first) + packed)
     needed = _needed(case)
@@ -106,7 +104,7 @@ def _write(file: BinaryIO, data: bytes, case: Case, store: Store) -> None:
             remedy="send the store as a whole, or make the case smaller first: `sleuth minify`",
         )
     for digest, nbytes in sorted(needed.items()):
-        name = f"tensors/{digest}.safetensors"
+        name = f"tensors/{digest}{SUFFIX}"
         size, crc = _examine(store, name, digest, nbytes)
         member = Member(name, size, crc, STORED, size, members[-1].end)
         file.write(zip_form.local_header(member))
@@ -135,13 +133,18 @@ def _needed(case: Case) -> dict[str, int]:
 def _examine(store: Store, name: str, digest: str, nbytes: int) -> tuple[int, int]:
     """Size and checksum of a tensor file, whose bytes are seen to be the right ones."""
     hasher = Hasher(nbytes)
-    crc, size, left = 0, 0, TENSOR_HEAD
-    try:
+    crc, size = 0, 0
+
+    def whole() -> Iterator[bytes]:
+        nonlocal crc, size
         for piece in _pieces(store, name):
             crc = zlib.crc32(piece, crc)
-            hasher.update(memoryview(piece)[min(left, len(piece)) :])
-            left -= min(left, len(piece))
             size += len(piece)
+            yield piece
+
+    try:
+        for piece in data_in(whole(), nbytes, store.files.path(name)):
+            hasher.update(piece)
     except FileNotFoundError as error:
         raise MissingTensor(
             "the bytes of a tensor are not there",
@@ -149,7 +152,7 @@ def _examine(store: Store, name: str, digest: str, nbytes: int) -> tuple[int, in
             remedy="take the file from where the case was written",
             file=store.files.path(name),
         ) from error
-    if hasher.digest() != digest or size != TENSOR_HEAD + nbytes:
+    if hasher.digest() != digest or size != START + nbytes:
         raise _not_the_bytes(store.files.path(name), digest)
     return size, crc
 
@@ -196,7 +199,7 @@ class Archive:
                 cause="the file does not exist",
                 remedy="give the path of a .sleuth.zip",
             ) from error
-        case = reading.decode(data, file=f"{path}/{_CASE}")
+        case = reading.decode(data, file=f"{path}/{CASE_FILE}")
         _check_complete(case, tensors, str(path))
         return cls(path, data, case, tensors)
 
@@ -207,7 +210,7 @@ class Archive:
 
 
 def _check_members(members: list[Member], file: str) -> dict[str, Member]:
-    if not members or members[0].name != _CASE:
+    if not members or members[0].name != CASE_FILE:
         raise damaged(file, "its first member is not case.json")
     tensors: dict[str, Member] = {}
     for member in members[1:]:
@@ -232,7 +235,7 @@ def _read_case(file: BinaryIO, member: Member, comment: bytes, name: str) -> byt
             cause="the bytes of case.json do not have the digest that the archive's comment names",
             remedy="get the archive again from where it came from",
             file=name,
-            field=_CASE,
+            field=CASE_FILE,
         )
     return b"".join(zip_form.unpacked(file, member, name))
 
@@ -244,11 +247,11 @@ def _check_complete(case: Case, tensors: Mapping[str, Member], file: str) -> Non
         if member is None:
             raise MissingTensor(
                 "the bytes of a tensor are not in the archive",
-                cause=f"it has no tensors/{digest}.safetensors",
+                cause=f"it has no tensors/{digest}{SUFFIX}",
                 remedy="pack the case again where it was written",
                 file=file,
             )
-        if member.size != TENSOR_HEAD + nbytes:
+        if member.size != START + nbytes:
             raise damaged(file, f"{member.name} has {member.size:,} bytes, and the case has {nbytes:,} there")
     if unneeded := tensors.keys() - needed.keys():
         raise damaged(file, f"its case does not refer to {min(unneeded)}")
@@ -275,7 +278,7 @@ class ArchiveBlobs:
         from torchsleuth.case.storages.blob_format import allocate, memory
 
         member = self._tensors.get(digest)
-        if member is None or member.size != TENSOR_HEAD + nbytes:
+        if member is None or member.size != START + nbytes:
             raise MissingTensor(
                 "the bytes of a tensor are not in the archive",
                 cause=f"it has no {nbytes:,} bytes of the digest {digest:.80}",
@@ -298,7 +301,7 @@ class ArchiveBlobs:
         return storage
 
 
-def unpack(path: str | os.PathLike[str], store: Store, label: str | None = None) -> Entry:
+def unpack(path: str | os.PathLike[str], store: Store, label: str | None = None) -> Listed:
     """Put the case of an archive into a store, with all of its tensors."""
     archive = Archive.open(path)
     for digest, nbytes in _needed(archive.case).items():

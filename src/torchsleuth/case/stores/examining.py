@@ -1,10 +1,9 @@
-"""Looking at a case without torch: find it, read it, check every byte of its tensors. Nothing of it is run.
+"""A case that was found, wherever it lies: read it, check every byte of its tensors, or get at them to run it.
 
-    found = find(store, "bert-backward")        by id, beginning of an id, label, or path
-    found = open_path(path)                     a case's folder, its case.json, or an archive
-    check_tensors(found)                        how many bytes were read and found to be the right ones
-
-`Store.find` gives a case together with its tensors, for those who want to run it; that takes torch.
+found = store.find("bert-backward")         by id, beginning of an id, label, or path
+found = open_path(path)                     a case's folder, its case.json, or an archive
+check_tensors(found)                        how many bytes were read and found to be the right ones
+found.blobs                                 its tensors, for those who want to run it; that alone takes torch
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import BinaryIO, Final
-
-import msgspec
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from torchsleuth.case.format import reading
 from torchsleuth.case.format.digests import Hasher
+from torchsleuth.case.format.tensor_files import SUFFIX, data_in
 from torchsleuth.case.schema import Case, Stored
 from torchsleuth.case.stores import zip_form
 from torchsleuth.case.stores.archive import Archive, is_archive
-from torchsleuth.case.stores.files import open_local, read_local, told
-from torchsleuth.case.stores.garbage import CASE_FILE, SUFFIX
-from torchsleuth.case.stores.store import Store
-from torchsleuth.errors import HashMismatch, MissingTensor, NotFound
+from torchsleuth.case.stores.files import CASE_FILE, open_local, read_local, told
+from torchsleuth.errors import BadCase, HashMismatch, MissingTensor, NotFound
+
+if TYPE_CHECKING:
+    from torchsleuth.case.storages.blobs import Blobs
 
 _PIECE: Final = 1 << 22
-_LONGEST_HEADER: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -41,25 +39,23 @@ class Found:
     path: str
     tensor: Callable[[str], Iterator[bytes]]
     """The bytes of a tensor's file, in pieces, by its digest. `FileNotFoundError` if it is not there."""
+    open_blobs: Callable[[], Blobs]
     id: str | None = None
     """Its id, if it lies in the store that was asked."""
     labels: tuple[str, ...] = ()
 
+    @cached_property
+    def blobs(self) -> Blobs:
+        """Where its tensors are. Imports torch."""
+        return self.open_blobs()
 
-def find(store: Store, name: str | os.PathLike[str]) -> Found:
-    """A case, by its id, the beginning of that, its label, or a path to one that lies anywhere."""
-    text = os.fspath(name)
+
+def exists(path: str) -> bool:
+    """Whether something is there. False also for what cannot be a path."""
     try:
-        entry = store.entry(text)
-    except NotFound:
-        path = Path(text)
-        if "\0" in text or not path.exists():
-            raise
-        return open_path(path)
-    file = f"cases/{entry.id}/{CASE_FILE}"
-    case = reading.decode(store.files.read(file, reading.MAX_BYTES), file=store.files.path(file))
-    tensor = partial(_in_pieces, lambda digest: store.files.open(f"tensors/{digest}{SUFFIX}"))
-    return Found(case, store.files.path(file), tensor, entry.id, entry.labels)
+        return os.path.lexists(path)
+    except (OSError, ValueError):  # too long to be a path, or with a zero in it
+        return False
 
 
 def open_path(path: Path) -> Found:
@@ -68,15 +64,17 @@ def open_path(path: Path) -> Found:
         path /= CASE_FILE
     if is_archive(path):
         archive = Archive.open(path)
-        return Found(archive.case, str(path), partial(_unpacked, archive))
+        return Found(archive.case, str(path), partial(_unpacked, archive), lambda: archive.blobs)
     try:
         data = read_local(path, reading.MAX_BYTES)
     except FileNotFoundError:
         raise _no_case(path) from None
     case = reading.decode(data, file=str(path))
+    # Beside it, as in an unpacked archive, or two floors up, as in a store.
     here = path.absolute().parent
     folder = here / "tensors" if (here / "tensors").is_dir() else here.parent.parent / "tensors"
-    return Found(case, str(path), partial(_in_pieces, lambda digest: open_local(folder / f"{digest}{SUFFIX}")))
+    tensor = partial(in_pieces, lambda digest: open_local(folder / f"{digest}{SUFFIX}"))
+    return Found(case, str(path), tensor, partial(_folder_blobs, folder))
 
 
 def _no_case(path: Path) -> NotFound:
@@ -88,6 +86,15 @@ def _no_case(path: Path) -> NotFound:
     else:
         cause = "it has no case.json" if path.parent.is_dir() else "there is no such folder"
     return NotFound("there is no case", cause=cause, remedy=remedy, file=str(path))
+
+
+def _folder_blobs(folder: Path) -> Blobs:
+    from torchsleuth.case.storages.blobs import FolderBlobs
+
+    return FolderBlobs(folder)
+
+
+# ---- the bytes of tensors --------------------------------------------------------------------------------
 
 
 def check_tensors(found: Found) -> int:
@@ -105,8 +112,9 @@ def check_tensors(found: Found) -> int:
 def _check_tensor(found: Found, digest: str, nbytes: int, field: str) -> None:
     hasher = Hasher(nbytes)
     size = 0
+    cause = f"{digest}{SUFFIX} does not hold the {nbytes:,} bytes that have this digest"
     try:
-        for piece in _data(found.tensor(digest), nbytes):
+        for piece in data_in(found.tensor(digest), nbytes, ""):
             hasher.update(piece)
             size += len(piece)
     except FileNotFoundError as error:
@@ -117,42 +125,21 @@ def _check_tensor(found: Found, digest: str, nbytes: int, field: str) -> None:
             file=found.path,
             field=field,
         ) from error
+    except (BadCase, HashMismatch) as error:
+        cause = f"{digest}{SUFFIX}: {error.what} ({error.cause})"
     if size != nbytes or hasher.digest() != digest:
         raise HashMismatch(
             "the bytes of a tensor are not the ones that were written",
-            cause=f"{digest}{SUFFIX} does not hold the {nbytes:,} bytes that have this digest",
+            cause=cause,
             remedy="get the case again from where it was written",
             file=found.path,
             field=field,
         )
 
 
-def _data(pieces: Iterator[bytes], nbytes: int) -> Iterator[bytes]:
-    """What comes after the header of a safetensors file; nothing, if the header is not that of so many bytes."""
-    start = b""
-    for piece in pieces:
-        start += piece
-        end = 8 + int.from_bytes(start[:8], "little")
-        if len(start) < 8:
-            continue
-        if end > 8 + _LONGEST_HEADER:
-            return
-        if len(start) >= end:
-            if _describes(start[8:end], nbytes):
-                yield start[end:]
-                yield from pieces
-            return
-
-
-def _describes(header: bytes, nbytes: int) -> bool:
-    try:
-        return bool(msgspec.json.decode(header)["data"]["data_offsets"] == [0, nbytes])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError):
-        return False
-
-
-def _in_pieces(opened: Callable[[str], BinaryIO], digest: str) -> Iterator[bytes]:
-    with told("read it", digest + SUFFIX), closing(opened(digest)) as file:
+def in_pieces(opened: Callable[[str], BinaryIO], digest: str) -> Iterator[bytes]:
+    """The bytes of a file, a few megabytes at a time."""
+    with told("read it", digest + SUFFIX, Exception), closing(opened(digest)) as file:
         while piece := file.read(_PIECE):
             yield piece
 

@@ -25,6 +25,7 @@ from torchsleuth.errors import BadCase, CaseError, StoreError, in_words
 
 TEMPORARY: Final = ".tmp"
 LOCK: Final = ".lock"
+CASE_FILE: Final = "case.json"
 
 _THERE_ALREADY: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EACCES, errno.EPERM})
 _REMEDIES: Final = {

@@ -12,14 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from torchsleuth.case.format import reading
 from torchsleuth.case.format.digests import PREFIX, is_digest
-from torchsleuth.case.stores.files import TEMPORARY, told
+from torchsleuth.case.format.tensor_files import SUFFIX
+from torchsleuth.case.stores.files import CASE_FILE, TEMPORARY, told
+from torchsleuth.errors import BadCase
 
 if TYPE_CHECKING:
     from torchsleuth.case.stores.store import Store
 
-CASE_FILE: Final = "case.json"
-SUFFIX: Final = ".safetensors"
+YOUNG: Final = 3600.0
+"""How many seconds a tensor is left alone, unless somebody says otherwise."""
 
 _DIGESTS = re.compile(PREFIX.encode() + rb"[0-9a-f]{64}")
 _CHUNK: Final = 1 << 24
@@ -34,6 +39,8 @@ class Freed:
     """Files and folders that a killed writer left behind, and labels of cases that are gone."""
     nbytes: int = 0
     """How many bytes the tensors had."""
+    young: int = 0
+    """Tensors that no case refers to, and that stay for now."""
 
 
 def collect(store: Store, older_than: float) -> Freed:
@@ -45,32 +52,69 @@ def collect(store: Store, older_than: float) -> Freed:
         before = files.now() - older_than
         tensors = [name for name in files.names("tensors") if _is_tensor(name)]
         used = _used(store)
-        removed, nbytes = 0, 0
+        removed, nbytes, young = 0, 0, 0
         for name in tensors:
+            if name.removesuffix(SUFFIX) in used:
+                continue
             size = files.size(f"tensors/{name}") or 0
-            unused = name.removesuffix(SUFFIX) not in used
-            if unused and files.remove(f"tensors/{name}", unless_after=before):
+            if files.remove(f"tensors/{name}", unless_after=before):
                 removed, nbytes = removed + 1, nbytes + size
+            else:
+                young += 1
         strays = sum(files.remove(name, unless_after=before) for name in list(_strays(store)))
-    return Freed(removed, strays, nbytes)
+    return Freed(removed, strays, nbytes, young)
 
 
 def _is_tensor(name: str) -> bool:
     return name.endswith(SUFFIX) and is_digest(name.removesuffix(SUFFIX))
 
 
+class _Content(msgspec.Struct):
+    digest: str = ""
+
+
+class _Storage(msgspec.Struct):
+    content: _Content
+
+
+class _Body(msgspec.Struct):
+    storages: list[_Storage] = []
+
+
+class _File(msgspec.Struct):
+    case: _Body
+
+
 def _used(store: Store) -> set[str]:
-    """Every digest that stands in the file of a case, also of a broken one, or one of a newer version."""
+    """Every digest that a case refers to, also a broken one, or one of a newer version."""
     used: set[str] = set()
     for case in store.case_names():
         name = f"cases/{case}/{CASE_FILE}"
-        if store.files.size(name) is None:
-            continue
-        with told("read it", store.files.path(name), Exception), store.files.open(name) as file:
-            end = b""
-            while piece := file.read(_CHUNK):
-                used.update(found.decode() for found in _DIGESTS.findall(end + piece))
-                end = (end + piece)[1 - len(PREFIX) - 64 :]
+        if store.files.size(name) is not None:
+            used |= _digests(store, name)
+    return used
+
+
+def _digests(store: Store, name: str) -> set[str]:
+    try:
+        data = store.files.read(name, reading.MAX_BYTES)
+        file = msgspec.json.decode(data, type=_File)
+    except (BadCase, msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _digests_in_bytes(store, name)
+    # A newer version may have digests elsewhere as well. One too many keeps a file; one too few would lose it.
+    return {storage.content.digest for storage in file.case.storages} | {
+        found.decode() for found in _DIGESTS.findall(data)
+    }
+
+
+def _digests_in_bytes(store: Store, name: str) -> set[str]:
+    """All that looks like a digest in a file that is no case."""
+    used: set[str] = set()
+    with told("read it", store.files.path(name), Exception), store.files.open(name) as file:
+        end = b""
+        while piece := file.read(_CHUNK):
+            used.update(found.decode() for found in _DIGESTS.findall(end + piece))
+            end = (end + piece)[1 - len(PREFIX) - 64 :]
     return used
 
 

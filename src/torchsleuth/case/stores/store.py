@@ -21,18 +21,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from torchsleuth import config
 from torchsleuth.case.format import reading
 from torchsleuth.case.format.digests import PREFIX
+from torchsleuth.case.format.tensor_files import START, SUFFIX
 from torchsleuth.case.schema import Case, Stored
-from torchsleuth.case.stores.archive import TENSOR_HEAD
-from torchsleuth.case.stores.files import Files, LocalFiles, open_files
-from torchsleuth.case.stores.garbage import CASE_FILE, SUFFIX, Freed, collect
-from torchsleuth.case.stores.opening import Opened, exists, open_path
+from torchsleuth.case.stores.examining import Found, exists, in_pieces, open_path
+from torchsleuth.case.stores.files import CASE_FILE, Files, LocalFiles, open_files
+from torchsleuth.case.stores.garbage import YOUNG, Freed, collect
 from torchsleuth.case.stores.remote_files import RemoteFiles
 from torchsleuth.case.words.summary import Summary, summarise
 from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, NotFound, StoreError
@@ -43,17 +43,19 @@ if TYPE_CHECKING:
     from torchsleuth.case.storages.blobs import Blobs
 
 
-__all__ = ["Entry", "Freed", "Opened", "Store"]
+__all__ = ["Found", "Freed", "Listed", "Store"]
 
 _UNKNOWN: Final = Summary()
 _ID = re.compile(r"[0-9a-f]{10,64}")
 _LENGTHS: Final = (10, 16, 24, 40, 64)
-_PREFIX = re.compile(r"[0-9a-f]{4,64}")
+_SHORTEST: Final = 4
+_PREFIX = re.compile(rf"[0-9a-f]{{{_SHORTEST},64}}")
+_DIGITS = re.compile(rf"[0-9a-f]{{1,{_SHORTEST - 1}}}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?")
 
 
 @dataclass(frozen=True)
-class Entry:
+class Listed:
     """One case of a store, as far as a list needs it. If it is broken, `error` says how, and the rest is not known."""
 
     id: str
@@ -100,11 +102,11 @@ class Store:
 
     # ---- writing -------------------------------------------------------------------------------------------
 
-    def save(self, case: Case, label: str | None = None) -> Entry:
+    def save(self, case: Case, label: str | None = None) -> Listed:
         """Keep a case, whose tensors have to be there already. The same case twice is one case."""
         return self.save_bytes(reading.encode(case), case, label)
 
-    def save_bytes(self, data: bytes, case: Case, label: str | None = None) -> Entry:
+    def save_bytes(self, data: bytes, case: Case, label: str | None = None) -> Listed:
         """Keep a case as the bytes that it was read from."""
         if label is not None:
             _check_label(label)
@@ -123,7 +125,7 @@ class Store:
             if isinstance(storage.content, Stored):
                 name = _tensor(storage.content.digest)
                 size = self.files.size(name)
-                if size != TENSOR_HEAD + storage.nbytes:
+                if size != START + storage.nbytes:
                     raise MissingTensor(
                         "the bytes of a tensor are not in the store",
                         cause="there is no such file" if size is None else f"the file has {size:,} bytes",
@@ -168,7 +170,7 @@ class Store:
                 )
             self.files.put(f"labels/{label}", f"{case}\n".encode())
 
-    def put_file(self, entry: Entry | str, name: str, data: bytes) -> str:
+    def put_file(self, entry: Listed | str, name: str, data: bytes) -> str:
         """Put a file beside a case (`repro.py`), and return its path."""
         if not _NAME.fullmatch(name) or name == CASE_FILE:
             raise StoreError(
@@ -176,7 +178,7 @@ class Store:
                 cause="its name is made of letters, digits, dots, dashes and underscores, and case.json is the case",
                 remedy="choose another name",
             )
-        case = entry.id if isinstance(entry, Entry) else self._resolve(entry)
+        case = entry.id if isinstance(entry, Listed) else self._resolve(entry)
         with self.files.lock(alone=False):
             self._require_case(case)
             self.files.put(f"cases/{case}/{name}", data)
@@ -193,7 +195,7 @@ class Store:
 
     # ---- reading -------------------------------------------------------------------------------------------
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[Listed]:
         """All cases, the oldest first. One that is broken is among them, with its error."""
         labels: dict[str, list[str]] = {}
         for label, case in self.labels():
@@ -201,15 +203,15 @@ class Store:
         found = (self._entry(name, tuple(labels.get(name, ()))) for name in self.case_names())
         return sorted((entry for entry in found if entry is not None), key=lambda entry: (entry.created, entry.id))
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> Listed:
         """One case, by its id, the beginning of that, or a label."""
         case = self._resolve(name)
-        entry = self._entry(case, tuple(label for label, holder in self.labels() if holder == case))
+        entry = self._entry(case, self._labels_of(case))
         if entry is None:
             raise self._not_found(name, "it was removed just now")
         return entry
 
-    def _entry(self, name: str, labels: tuple[str, ...]) -> Entry | None:
+    def _entry(self, name: str, labels: tuple[str, ...]) -> Listed | None:
         file = f"cases/{name}/{CASE_FILE}"
         summary, error = _UNKNOWN, None
         try:
@@ -224,7 +226,7 @@ class Store:
         if created is None:
             when = self.files.modified(file)
             created = "" if when is None else datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds")
-        return Entry(name, self.files.path(f"cases/{name}"), labels, created, summary, error)
+        return Listed(name, self.files.path(f"cases/{name}"), labels, created, summary, error)
 
     def _check_id(self, name: str, digest: str) -> None:
         if not _ID.fullmatch(name) or not digest.startswith(PREFIX + name):
@@ -239,7 +241,7 @@ class Store:
         """A case, by its id, the beginning of that, its label, or a path."""
         return self.find(name).case
 
-    def find(self, name: str | os.PathLike[str]) -> Opened:
+    def find(self, name: str | os.PathLike[str]) -> Found:
         """A case and its tensors, by its id, the beginning of that, its label, or a path.
 
         The path may lead to an archive, a case's folder or its `case.json`, in this store, in another one, or alone.
@@ -251,20 +253,22 @@ class Store:
             if not exists(text):
                 raise
             return open_path(Path(text))
-        file = self.files.path(f"cases/{case}/{CASE_FILE}")
+        file = f"cases/{case}/{CASE_FILE}"
         try:
-            data = self.files.read(f"cases/{case}/{CASE_FILE}", reading.MAX_BYTES)
+            data = self.files.read(file, reading.MAX_BYTES)
         except FileNotFoundError:
             raise self._not_found(text, "it was removed just now") from None
-        return Opened(reading.decode(data, file=file), self.blobs, file, case)
+        return Found(
+            reading.decode(data, file=self.files.path(file)),
+            self.files.path(file),
+            partial(in_pieces, lambda digest: self.files.open(_tensor(digest))),
+            lambda: self.blobs,
+            case,
+            self._labels_of(case),
+        )
 
-    def check(self, name: str | os.PathLike[str]) -> Case:
-        """Read a case and every byte of its tensors, and raise a `CaseError` if anything is wrong with them."""
-        opened = self.find(name)
-        for storage in opened.case.storages:
-            if isinstance(storage.content, Stored):
-                opened.blobs.get(storage.content.digest, storage.nbytes)
-        return opened.case
+    def _labels_of(self, case: str) -> tuple[str, ...]:
+        return tuple(label for label, holder in self.labels() if holder == case)
 
     # ---- names ---------------------------------------------------------------------------------------------
 
@@ -280,7 +284,9 @@ class Store:
                     return labelled
                 raise self._not_found(name, f"it is the label of {labelled}, a case that is gone")
         if not _PREFIX.fullmatch(name):
-            raise self._not_found(name, "no case has that id or label")
+            short = _DIGITS.fullmatch(name) is not None
+            more = f"; the beginning of an id has at least {_SHORTEST} digits" if short else ""
+            raise self._not_found(name, f"no case has that id or label{more}")
         candidates = [case for case in known if case.startswith(name)]
         if len(candidates) == 1:
             return candidates[0]
@@ -322,7 +328,7 @@ class Store:
             return None
         return text if _ID.fullmatch(text) else None
 
-    def collect_garbage(self, older_than: float = 3600.0) -> Freed:
+    def collect_garbage(self, older_than: float = YOUNG) -> Freed:
         """Remove tensors that no case refers to, and what killed writers left; nothing younger than that (seconds).
 
         The age keeps what somebody has written just now for a case that is not saved yet.

@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 from torchsleuth import torch_compat
-from torchsleuth.case.plain import torch_constant
+from torchsleuth.case.format.checking import MAX_THREADS
+from torchsleuth.case.plain import torch_constant, torch_name
 from torchsleuth.case.schema import Autocast, Rng, State
 from torchsleuth.case.surroundings import environment, flags, options
 from torchsleuth.errors import BadCase, in_words
@@ -54,7 +55,7 @@ def observe(*, stable: bool = False) -> State:
         rng=_observe_rng(),
         deterministic=_DETERMINISTIC[torch.get_deterministic_debug_mode()],  # type: ignore[arg-type]
         fill_uninitialised=_deterministic().fill_uninitialized_memory,
-        default_dtype=_name(torch.get_default_dtype()),
+        default_dtype=torch_name(torch.get_default_dtype()),
         default_device=_observe_device(),
         matmul_precision=precision,
         flags=flags.observe_flags(precision),
@@ -94,7 +95,7 @@ def _observe_autocast() -> tuple[Autocast, ...]:
     import torch
 
     seen = (
-        Autocast(device, torch.is_autocast_enabled(device), _name(torch.get_autocast_dtype(device)))
+        Autocast(device, torch.is_autocast_enabled(device), torch_name(torch.get_autocast_dtype(device)))
         for device in _AUTOCAST_DTYPES
     )
     return tuple(one for one in seen if one.enabled or one.dtype != _AUTOCAST_DTYPES[one.device])
@@ -155,10 +156,10 @@ def _observe_rng() -> tuple[Rng, ...]:
 def _rng_restored(wanted: tuple[Rng, ...]) -> Iterator[None]:
     """Random numbers go on from the case's state; afterwards from where they were."""
     before = _observe_rng()
-    missing = _set_rng(wanted)
-    if missing:
-        warnings.warn(f"the random state of these devices is not set: {', '.join(missing)}", stacklevel=4)
     try:
+        missing = _set_rng(wanted)
+        if missing:
+            warnings.warn(f"the random state of these devices is not set: {', '.join(missing)}", stacklevel=4)
         yield
     finally:
         _set_rng(before)
@@ -215,7 +216,7 @@ def _globals_restored(state: State) -> Iterator[None]:
     dtype = _dtype(state.default_dtype, "state.default_dtype")
     if not (dtype.is_floating_point or dtype.is_complex):
         raise _bad(f"{state.default_dtype} cannot be the default dtype", "state.default_dtype")
-    if state.threads is not None and not 1 <= state.threads <= 4096:
+    if state.threads is not None and not 1 <= state.threads <= MAX_THREADS:
         raise _bad(f"{state.threads} is no number of threads", "state.threads")
     words = {word: number for number, word in _DETERMINISTIC.items()}
     before = (
@@ -272,10 +273,6 @@ def _known_precision(word: str) -> str:
     if word not in ("highest", "high", "medium"):
         raise _bad(f"{word!r} is no precision of matrix products", "state.matmul_precision")
     return word
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _dtype(name: str, field: str) -> Any:
