@@ -245,7 +245,7 @@ def test_each_accessor_says_what_stops_working(key: str, monkeypatch: pytest.Mon
                 else super().resolve(wanted)
             )
 
-    monkeypatch.setattr(torch_compat, "_TORCH", WithoutIt())
+    monkeypatch.setattr(torch_compat.names, "_TORCH", WithoutIt())
     with pytest.raises(MissingTorchName) as caught:
         ACCESSORS[key]()
     assert NAMES[key].path in caught.value.what
