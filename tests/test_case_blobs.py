@@ -20,8 +20,9 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings, strategies as st
 
+from torchsleuth.case.format import tensor_files
 from torchsleuth.case.format.digests import Hasher, digest, is_digest
-from torchsleuth.case.storages import blob_format, blobs as blobs_module
+from torchsleuth.case.storages import blobs as blobs_module, memory as memory_module
 from torchsleuth.case.storages.blobs import (
     TEMPORARY,
     Blobs,
@@ -147,12 +148,12 @@ def test_a_storage_that_one_gets_is_ones_own(blobs: Blobs) -> None:
 
 def test_bytes_on_another_device_come_piece_by_piece() -> None:
     """There is no other device here; copying from this one has to give the same."""
-    for size in (0, 5, 2 * blob_format.CHUNK, 2 * blob_format.CHUNK + 7):
+    for size in (0, 5, 2 * memory_module.CHUNK, 2 * memory_module.CHUNK + 7):
         data = os.urandom(size)
         storage = storage_of(data)
-        pieces = [bytes(piece) for piece in blob_format.copied_pieces(storage)]
+        pieces = [bytes(piece) for piece in memory_module.copied_pieces(storage)]
         assert b"".join(pieces) == data
-        assert max(map(len, pieces), default=0) <= blob_format.CHUNK
+        assert max(map(len, pieces), default=0) <= memory_module.CHUNK
 
 
 def test_other_tools_can_open_the_file(tmp_path: Path) -> None:
@@ -353,7 +354,7 @@ def test_nothing_is_allocated_on_the_word_of_a_header(tmp_path: Path, monkeypatc
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_no_change_to_a_file_goes_unnoticed(data: st.DataObject) -> None:
-    content = bytearray(blob_format.head(len(DATA)) + DATA)
+    content = bytearray(tensor_files.head(len(DATA)) + DATA)
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] = data.draw(st.integers(0, 255).filter(lambda byte: byte != content[place]))
     fs = MemoryFileSystem(global_store=False, skip_instance_cache=True)
@@ -516,13 +517,13 @@ def test_two_that_write_the_same_blob_at_once_do_not_meet(tmp_path: Path) -> Non
 
 
 def test_the_header_is_read_by_any_reader_of_json() -> None:
-    head = blob_format.head(2**63 - 1)
+    head = tensor_files.head(2**63 - 1)
     assert len(head) == 128
     assert json.loads(head[8:])["data"]["shape"] == [2**63 - 1]
 
 
 def test_no_memory_is_an_error_of_ours() -> None:
     with pytest.raises(StoreError, match="no memory"):
-        blob_format.allocate(2**62)
+        memory_module.allocate(2**62)
     with pytest.raises(StoreError, match="no memory"):
-        blob_format.allocate(2**80)
+        memory_module.allocate(2**80)

@@ -167,8 +167,6 @@ class Fake(Record, frozen=True, tag_field="is", tag="fake"):
     conj: bool = False
     neg: bool = False
     memory: int | None = None
-    type: str | None = None
-    """The name of a tensor subclass."""
 
 
 class Tensor(Record, frozen=True, tag_field="is", tag="tensor"):

@@ -237,6 +237,7 @@ class ValueCheck:
         borrowed(check_tensor, value, self._storages, "")
         self.values("parts", value.parts, nodes, depth)
         within("base", self.value, value.base, nodes, depth)
+        within("grad", self.value, value.grad, nodes, depth)
 
 
 # ---- kinds of values that stand alone --------------------------------------------------------------------

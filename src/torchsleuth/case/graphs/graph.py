@@ -86,8 +86,8 @@ class GraphWriter:
             node.name,
             node.op,  # type: ignore[arg-type]
             targets.target_name(node.target) if node.op == "call_function" else str(node.target),
-            tuple(self.values.encode(argument) for argument in node.args),
-            tuple(schema.Entry(name, self.values.encode(item)) for name, item in node.kwargs.items()),
+            tuple(self.values.argument(argument) for argument in node.args),
+            tuple(schema.Entry(name, self.values.argument(item)) for name, item in node.kwargs.items()),
             self._meta.encode(node.meta),
         )
 

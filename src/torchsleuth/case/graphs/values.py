@@ -42,6 +42,19 @@ class ValueWriter:
         """The value as data, with a `Noticed` for each part that cannot be."""
         return encode_plain(value, self._other)
 
+    def argument(self, value: object) -> schema.Value:
+        """The same for an argument of a node. FX writes arguments into code, so not everything may be read as one."""
+        return encode_plain(value, self._argument)
+
+    def _argument(self, value: Any) -> schema.Value:
+        if isinstance(value, (torch.Tensor, torch.nn.Module, torch.Generator)):
+            return notice(
+                value, "it stands as an argument in a graph, where only what can be written as code may stand"
+            )
+        if isinstance(value, (tuple, list, dict)):  # subclasses, as below
+            return self.argument(next(kind for kind in (tuple, list, dict) if isinstance(value, kind))(value))
+        return self._other(value)
+
     def _other(self, value: Any) -> schema.Value:
         if isinstance(value, fx.Node):
             return schema.Ref(value.name)

@@ -253,7 +253,7 @@ def _path(binding: schema.Binding, spelling: GraphSpelling) -> str:
 def can_be_said(value: schema.Value, *, fakes: bool = False) -> bool:
     """Whether a value can be written as plain source: nothing that was only noticed, no tensors, `fakes` if wanted."""
     match value:
-        case schema.Fake(layout="strided", type=None) | schema.Symbolic() if fakes:
+        case schema.Fake(layout="strided") | schema.Symbolic() if fakes:
             return True
         case schema.Fake() | schema.Noticed() | schema.Graph() | schema.Symbolic() | schema.Tensor() | schema.Ref():
             return False

@@ -127,7 +127,7 @@ def write_fakes(page: Page, case: schema.Case, terms: Terms) -> None:
     items = []
     for place, value in enumerate(known):
         match value:
-            case schema.Fake(layout="strided", type=None):
+            case schema.Fake(layout="strided"):
                 items.append(fake_source(value, terms, shared=users[value.memory] > 1))
             case schema.Symbolic():
                 items.append(symbolic_source(value, terms))

@@ -27,19 +27,8 @@ import torch
 
 from torchsleuth import torch_compat
 from torchsleuth.case.format.digests import Hasher
-from torchsleuth.case.storages.blob_format import (
-    CHUNK,
-    LONGEST_HEADER,
-    START,
-    SUFFIX,
-    allocate,
-    digest_of,
-    file_name,
-    find_data,
-    head,
-    memory,
-    pieces,
-)
+from torchsleuth.case.format.tensor_files import LONGEST_HEADER, START, SUFFIX, file_name, find_data, head
+from torchsleuth.case.storages.memory import CHUNK, allocate, digest_of, memory, pieces
 from torchsleuth.errors import BadCase, HashMismatch, MissingTensor, StoreError, in_words
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from torchsleuth import torch_compat
 from torchsleuth.case.names import DTYPE_BITS
 from torchsleuth.case.schema import Generated, Nothing, Storage
-from torchsleuth.case.storages.blob_format import allocate
+from torchsleuth.case.storages.memory import allocate
 from torchsleuth.case.storages.sinks import Limit, is_guess, size_hint
 from torchsleuth.errors import BadCase, CannotHold, CaseError, in_words
 

@@ -11,7 +11,7 @@ from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.format.tensor_checks import SPARSE
 from torchsleuth.case.names import DTYPE_BITS, is_device
-from torchsleuth.case.storages.blob_format import address_to_read
+from torchsleuth.case.storages.memory import address_to_read
 from torchsleuth.errors import CannotHold, in_words
 
 

@@ -275,7 +275,7 @@ class ArchiveBlobs:
 
     def get(self, digest: str, nbytes: int) -> torch.UntypedStorage:
         """A storage of its own with the bytes of that digest."""
-        from torchsleuth.case.storages.blob_format import allocate, memory
+        from torchsleuth.case.storages.memory import allocate, memory
 
         member = self._tensors.get(digest)
         if member is None or member.size != START + nbytes:
