@@ -30,8 +30,13 @@ SYMBOLS = {symbol.name: symbol for symbol in (s0, s1, u0, u1, zf0)}
 
 
 def same(a: sympy.Basic, b: sympy.Basic) -> bool:
-    """Not only equal: of the same classes, in the same order."""
-    return bool(a == b and hash(a) == hash(b) and sympy.srepr(a) == sympy.srepr(b) and str(a) == str(b))
+    """Not only equal: of the same classes, in the same order.
+
+    Not by `srepr`: sympy caches results, and may give one that was made of an equal symbol whose assumptions were
+    written down in another order.
+    """
+    classes = [[type(part) for part in sympy.preorder_traversal(one)] for one in (a, b)]
+    return bool(a == b and hash(a) == hash(b) and classes[0] == classes[1] and str(a) == str(b))
 
 
 def written(term: Term) -> Term:
