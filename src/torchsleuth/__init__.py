@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchsleuth.case.failures import raised as raised
     from torchsleuth.case.recording import Recording as Recording
     from torchsleuth.case.schema import Case as Case, Compiler as Compiler, Failure as Failure
     from torchsleuth.case.stores.store import Store as Store
@@ -49,6 +50,7 @@ _HOMES = {
     "Tolerance": "compare",
     "Verdict": "compare",
     "judge": "compare",
+    "raised": "case.failures",
     "same": "compare",
     "same_two_models": "compare",
 }
@@ -69,6 +71,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "judge",
+    "raised",
     "same",
     "same_two_models",
 ]

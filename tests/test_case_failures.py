@@ -1,0 +1,61 @@
+"""A failure from an exception."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchsleuth.case.failures import chain, normalised, raised
+from torchsleuth.outcome import Stage
+
+
+def caught(raise_it: object) -> BaseException:
+    with pytest.raises(RuntimeError) as found:
+        raise_it()  # type: ignore[operator]
+    return found.value
+
+
+def wrapped() -> None:
+    try:
+        raise IndexError("tuple index 3 out of range at 0x7f00beef\nand more")
+    except IndexError as error:
+        raise RuntimeError("while compiling /home/me/model.py") from error
+
+
+def test_an_exception_is_a_failure_with_its_chain_message_and_traceback() -> None:
+    """Covers: S6"""
+    failure = raised(caught(wrapped), Stage.LOWERING)
+    assert failure.signature.kind == "raised"
+    assert failure.signature.stage is Stage.LOWERING
+    assert failure.signature.types == ("builtins.RuntimeError", "builtins.IndexError")
+    assert failure.signature.message == "while compiling …model.py"
+    assert failure.message == "while compiling /home/me/model.py"
+    assert "in wrapped" in failure.traceback
+    assert "tuple index 3" in failure.traceback
+
+
+def test_what_varies_from_run_to_run_is_not_part_of_a_signature() -> None:
+    one, other = "size 12 at 0x7f01 in /tmp/a/b.py:3\nx", "\n size 7 at 0xdead in /tmp/c/b.py:44"
+    assert normalised(one) == normalised(other) == "size … at … in …b.py:…"
+    assert normalised("") == ""
+    assert len(normalised("word " * 10_000)) <= 500
+
+
+def test_a_chain_ends_where_it_was_cut_or_where_it_bites_its_tail() -> None:
+    error = caught(wrapped)
+    assert error.__cause__ is not None
+    error.__cause__.__cause__ = error
+    assert len(list(chain(error))) == 2
+
+    def cut() -> None:
+        try:
+            raise IndexError
+        except IndexError:
+            raise RuntimeError("plain") from None
+
+    assert [type(one) for one in chain(caught(cut))] == [RuntimeError]
+
+
+def test_a_message_with_characters_that_no_file_can_hold_is_spelled_out() -> None:
+    """Covers: U17"""
+    failure = raised(RuntimeError("lone \ud800"))
+    assert failure.message == "lone \\ud800"
