@@ -12,7 +12,7 @@ Three rules, in the order of what they protect:
    it stands.
 
 2. **Private torch names** (`torch._dynamo`, `torch.utils._pytree`, `t._C` after `import torch as t`) appear
-   in `torch_compat` only, so that a new torch breaks one file. Operators are public whatever their name:
+   in `torch_compat` only, so that a new torch breaks one package. Operators are public whatever their name:
    `torch.ops.aten._to_copy` is fine anywhere, and so are dunders such as `torch.__version__`.
 
 3. **What we replace** (`FORBIDDEN`) appears nowhere, not even as a string that something could resolve
