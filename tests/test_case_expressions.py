@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -30,12 +31,12 @@ SYMBOLS = {symbol.name: symbol for symbol in (s0, s1, u0, u1, zf0)}
 
 
 def same(a: sympy.Basic, b: sympy.Basic) -> bool:
-    """Not only equal: of the same classes, in the same order.
+    """Not only equal: of the same classes throughout, and printed the same.
 
     Not by `srepr`: sympy caches results, and may give one that was made of an equal symbol whose assumptions were
-    written down in another order.
+    written down in another order. Nor by the order of parts, which sets (And, Or, Xor) do not have.
     """
-    classes = [[type(part) for part in sympy.preorder_traversal(one)] for one in (a, b)]
+    classes = [Counter(type(part) for part in sympy.preorder_traversal(one)) for one in (a, b)]
     return bool(a == b and hash(a) == hash(b) and classes[0] == classes[1] and str(a) == str(b))
 
 
