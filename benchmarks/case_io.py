@@ -4,15 +4,16 @@ Both sides are measured in one run, alternating, because absolute seconds on a s
 ratio ≤ 1.3, extra memory ≤ 64 MiB.
 
 What each side does is not the same, so there is more than one row. A case hashes each storage, writes one file for
-each, flushes them to the disk, and checks every byte when it reads them. safetensors writes one file, flushes nothing,
-and maps it when it reads it: no byte is read until it is used.
+each, and flushes them to the disk; safetensors writes one file and flushes nothing. Both map their files to read them.
+Those of a case that this machine has written or hashed are sealed; others are hashed when they are first read.
 
-    write                     ours (flushed) / save_file as it is, and save_file followed by an fsync
+    write                     ours (hashed, flushed) / save_file as it is, and save_file followed by an fsync
     write again               ours, the same tensors being there already / save_file
-    read                      ours / load_file as it is: opening a file against reading it
-    read, all bytes used      ours, which has looked at each byte / load_file, then one pass over all bytes
-    read, all bytes checked   ours / load_file, then the same hash of all bytes
-    read from the disk        ours / load_file and one pass, after the pages of both were dropped from the cache
+    read                      ours / load_file as it is: mapping against mapping
+    read, all bytes used      both, then one pass over all bytes
+    read from the disk        the same, after the pages of both were dropped from the cache
+    first reading             ours with broken seals, then one pass over all bytes / load_file and one pass
+    first reading, checked    the same / load_file, then the same hash of all bytes, then one pass
 
 Memory is the growth of the peak resident size during one call, in a process of its own, beyond the tensors themselves:
 those are there before writing, and part of the growth (2 GB, mapped pages included) when reading.
@@ -86,16 +87,20 @@ def write_peers(sides: Sides, tensors: dict[str, torch.Tensor], *, flushed: bool
         os.close(fd)
 
 
-def read_ours(sides: Sides, case: Case) -> list[torch.Tensor]:
+def read_ours(sides: Sides, case: Case, *then: Callable[[torch.Tensor], object]) -> list[torch.Tensor]:
     records, storages = case
     reader = TensorReader(FolderBlobs(sides.ours), storages)
-    return [reader.get(record) for record in records]
+    return passed([reader.get(record) for record in records], then)
 
 
-def read_peers(sides: Sides, then: Callable[[torch.Tensor], object] | None = None) -> list[torch.Tensor]:
-    tensors = list(load_file(sides.peers).values())
-    for tensor in tensors if then else ():
-        then(tensor)  # type: ignore[misc]
+def read_peers(sides: Sides, *then: Callable[[torch.Tensor], object]) -> list[torch.Tensor]:
+    return passed(list(load_file(sides.peers).values()), then)
+
+
+def passed(tensors: list[torch.Tensor], then: tuple[Callable[[torch.Tensor], object], ...]) -> list[torch.Tensor]:
+    for step in then:
+        for tensor in tensors:
+            step(tensor)
     return tensors
 
 
@@ -112,6 +117,11 @@ def drop_from_cache(sides: Sides) -> None:
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
+
+
+def break_seals(sides: Sides) -> None:
+    for path in sides.ours.iterdir():
+        os.utime(path)
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -138,6 +148,9 @@ def measure(sides: Sides, tensors: dict[str, torch.Tensor], rounds: int) -> dict
     def drop() -> None:
         drop_from_cache(sides)
 
+    def unseal() -> None:
+        break_seals(sides)
+
     for _ in range(rounds):
         ours: Callable[[], object] = lambda: write_ours(sides, tensors)  # noqa: E731 - a row is one line below
         compare("write / save_file", ours, lambda: write_peers(sides, tensors, flushed=False), sides.clear)
@@ -145,11 +158,12 @@ def measure(sides: Sides, tensors: dict[str, torch.Tensor], rounds: int) -> dict
         case = write_ours(sides, tensors)
         compare("write again / save_file", ours, lambda: write_peers(sides, tensors, flushed=False), os.sync)
         os.sync()
-        ours = partial(read_ours, sides, case)
-        compare("read / load_file", ours, lambda: read_peers(sides), nothing)
-        compare("read / load_file, all bytes used", ours, lambda: read_peers(sides, use), nothing)
-        compare("read / load_file, all bytes checked", ours, lambda: read_peers(sides, check), nothing)
-        compare("read from the disk / load_file, all bytes used", ours, lambda: read_peers(sides, use), drop)
+        opened, used = partial(read_ours, sides, case), partial(read_ours, sides, case, use)
+        compare("read / load_file", opened, lambda: read_peers(sides), nothing)
+        compare("read, all bytes used / load_file, the same", used, lambda: read_peers(sides, use), nothing)
+        compare("read from the disk, the same / load_file", used, lambda: read_peers(sides, use), drop)
+        compare("first reading, the same / load_file", used, lambda: read_peers(sides, use), unseal)
+        compare("first reading, the same / load_file, checked", used, lambda: read_peers(sides, check, use), unseal)
     return found
 
 
@@ -170,13 +184,14 @@ def _extra_memory_here(sides: Sides, what: str, gigabytes: float, count: int) ->
     calls: dict[str, Callable[[], object]] = {
         "write ours": lambda: write_ours(sides, tensors),
         "write peers": lambda: write_peers(sides, tensors, flushed=False),
-        "read ours": lambda: read_ours(sides, case),
+        "read ours": lambda: read_ours(sides, case, use),
         "read peers": lambda: read_peers(sides, use),
     }
     if what == "write ours":
         sides.clear()
     elif what.startswith("read"):
         tensors.clear()
+        break_seals(sides)
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = _resident("VmHWM")
     kept = calls[what]()

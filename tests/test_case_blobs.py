@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import multiprocessing
 import os
 import re
+import shutil
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings, strategies as st
 
-from torchsleuth.case.format import tensor_files
+from torchsleuth.case.format import seals, tensor_files
 from torchsleuth.case.format.digests import Hasher, digest, is_digest
 from torchsleuth.case.storages import blobs as blobs_module, memory as memory_module
 from torchsleuth.case.storages.blobs import (
@@ -333,6 +336,135 @@ def test_damage_in_a_large_file_is_found_at_every_place(tmp_path: Path) -> None:
         with pytest.raises(HashMismatch, match="not the ones that were written"):
             blobs.get(name, LARGE)
         content[place] ^= 0x10
+
+
+# ---- seals -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each check had to hash."""
+    sizes: list[int] = []
+
+    def check(storage: torch.UntypedStorage, digest: str, file: str) -> torch.UntypedStorage:
+        sizes.append(storage.nbytes())
+        return original(storage, digest, file)
+
+    original = blobs_module._check
+    monkeypatch.setattr(blobs_module, "_check", check)
+    return sizes
+
+
+def test_a_large_file_is_not_hashed_again_by_the_machine_that_wrote_it(tmp_path: Path, hashed: list[int]) -> None:
+    blobs = FolderBlobs(tmp_path)
+    large, small = blobs.put(storage_of(bytes(LARGE))), blobs.put(storage_of(b"abc"))
+    assert bytes_of(blobs.get(large, LARGE)) == bytes(LARGE)
+    assert hashed == []
+    blobs.get(small, 3)
+    assert hashed == [3]
+
+
+def test_a_large_file_from_elsewhere_is_hashed_once(tmp_path: Path, hashed: list[int]) -> None:
+    there, here = FolderBlobs(tmp_path / "there"), FolderBlobs(tmp_path / "here")
+    name = there.put(storage_of(bytes(LARGE)))
+    here.folder.mkdir()
+    shutil.copy2(there.path(name), here.path(name))  # with its times
+    for _ in range(3):
+        here.get(name, LARGE)
+    assert hashed == [LARGE]
+
+
+def test_hashing_a_file_does_not_make_it_look_new(tmp_path: Path) -> None:
+    """Else nothing that anybody reads would ever be garbage."""
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(LARGE)))
+    os.utime(blobs.path(name), (1_000_000, 1_000_000))
+    blobs.get(name, LARGE)
+    assert int(blobs.path(name).stat().st_mtime) == 1_000_000
+
+
+def test_a_change_breaks_the_seal_however_soon_it_comes(tmp_path: Path) -> None:
+    """Also within one tick of the clock that the system takes times from, and through a mapping."""
+    blobs = FolderBlobs(tmp_path)
+    data = bytearray(os.urandom(2**20))
+    for turn in range(100):
+        name = blobs.put(storage_of(data))
+        with open(blobs.path(name), "r+b", buffering=0) as file:
+            if turn % 2:
+                with mmap.mmap(file.fileno(), 0) as mapped:
+                    mapped[-1] ^= 1
+                    mapped.flush()
+            else:
+                file.seek(-1, os.SEEK_END)
+                file.write(bytes([data[-1] ^ 1]))
+        with pytest.raises(HashMismatch):
+            blobs.get(name, len(data))
+        data[turn] ^= 1
+
+
+def test_damage_is_not_sealed(tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(LARGE)))
+    with open(blobs.path(name), "r+b") as file:
+        file.seek(5000)
+        file.write(b"x")
+    for _ in range(2):
+        with pytest.raises(HashMismatch):
+            blobs.get(name, LARGE)
+
+
+def test_a_file_that_changes_while_it_is_hashed_is_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashed: list[int]
+) -> None:
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(LARGE)))
+    os.utime(blobs.path(name))
+    check = blobs_module._check
+
+    def check_and_change(*args: Any) -> torch.UntypedStorage:
+        found = check(*args)
+        os.utime(blobs.path(name), (1, 1))
+        return found
+
+    monkeypatch.setattr(blobs_module, "_check", check_and_change)
+    blobs.get(name, LARGE)
+    blobs.get(name, LARGE)
+    assert hashed == [LARGE, LARGE]
+
+
+def test_a_file_that_cannot_be_sealed_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashed: list[int]
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(errno.EPERM, "not yours")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(LARGE)))
+    for _ in range(2):
+        assert bytes_of(blobs.get(name, LARGE)) == bytes(LARGE)
+    assert hashed == [LARGE, LARGE]
+
+
+def test_a_file_made_young_again_keeps_its_seal(tmp_path: Path, hashed: list[int]) -> None:
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(LARGE)))
+    os.utime(blobs.path(name), (1_000_000, 1_000_000))
+    blobs.get(name, LARGE)
+    began = time.time()
+    seals.touch(blobs.path(name), name)
+    assert began - 0.1 < blobs.path(name).stat().st_mtime < time.time() + 1.1
+    blobs.get(name, LARGE)
+    assert hashed == [LARGE]
+
+
+def test_touching_a_file_that_is_not_sealed_does_not_seal_it(tmp_path: Path, hashed: list[int]) -> None:
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(LARGE)))
+    os.utime(blobs.path(name))
+    seals.touch(blobs.path(name), name)
+    blobs.get(name, LARGE)
+    assert hashed == [LARGE]
 
 
 def test_the_case_and_the_file_have_to_agree_on_the_length(blobs: Blobs) -> None:

@@ -347,10 +347,10 @@ def test_a_tensor_that_is_collected_while_it_is_put_is_written_again(
     name = tensor_file(local, case)
     touch = places.LocalFiles.touch
 
-    def touch_late(self: places.LocalFiles, which: str) -> None:
+    def touch_late(self: places.LocalFiles, which: str, digest: str) -> None:
         monkeypatch.setattr(places.LocalFiles, "touch", touch)
         os.unlink(self.path(which))
-        touch(self, which)
+        touch(self, which, digest)
 
     monkeypatch.setattr(places.LocalFiles, "touch", touch_late)
     made(local)

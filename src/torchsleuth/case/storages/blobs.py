@@ -1,13 +1,14 @@
 """Where the bytes under tensors are kept: one storage, one file, named by the digest of what is in it.
 
     put(storage) -> digest             writes what is not there yet, straight from the storage's memory
-    get(digest, nbytes) -> storage     reads it back, every byte checked
+    get(digest, nbytes) -> storage     reads it back; bytes that are not those of the digest are an error
 
 `FolderBlobs` keeps them in a local folder, `FileSystemBlobs` wherever fsspec reaches, `MemoryBlobs` nowhere (for
 tests). `blob_format` knows what the files look like.
 
 A file gets its name when it is complete and on the disk, and is never changed after. Therefore a large one need not
-be read into memory: it is mapped, privately, and writing to the storage does not reach the file.
+be read into memory: it is mapped, privately, and writing to the storage does not reach the file. And a large one that
+was written or hashed here, and not touched since, is not hashed again: see `seals`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 import torch
 
 from torchsleuth import torch_compat
+from torchsleuth.case.format import seals
 from torchsleuth.case.format.digests import Hasher
 from torchsleuth.case.format.tensor_files import LONGEST_HEADER, START, SUFFIX, file_name, find_data, head
 from torchsleuth.case.storages.memory import CHUNK, allocate, digest_of, memory, pieces
@@ -39,9 +41,9 @@ __all__ = ["TEMPORARY", "Blobs", "FileSystemBlobs", "FolderBlobs", "MemoryBlobs"
 TEMPORARY: Final = ".tmp"
 """How the names of files end that are being written. One that stays behind was abandoned."""
 
-_MAP_FROM: Final = 2**20
-"""Bytes from which a file is mapped. Smaller ones are read: quicker, and there may be more of them than a process may
-map."""
+_LARGE: Final = 2**20
+"""Bytes from which a file is mapped, and sealed. Smaller ones are read and hashed: it takes no time, and there may be
+more of them than a process may map."""
 
 
 class Blobs(Protocol):
@@ -100,7 +102,7 @@ class FolderBlobs:
 
     def __init__(self, folder: Path, *, mapped: bool = True) -> None:
         self.folder = folder
-        self._map_from = _MAP_FROM if mapped else None
+        self._mapped = mapped
 
     def path(self, digest: str) -> Path:
         return self.folder / file_name(digest)
@@ -135,6 +137,8 @@ class FolderBlobs:
                     _begin_to_flush(fd, at, len(piece))
                     at += len(piece)
                 _flush(fd, meanwhile=lambda: _check_unchanged(storage, digest, str(path)))
+                if storage.nbytes() >= _LARGE:
+                    seals.seal(fd, digest)
             finally:
                 os.close(fd)
             os.replace(temporary, path)
@@ -148,15 +152,25 @@ class FolderBlobs:
         path = self.path(digest)
         try:
             with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-                storage = self._read(file, nbytes, path)
+                return self._checked(file, digest, nbytes, path)
         except FileNotFoundError as error:
             raise _missing(str(path), error) from error
         except OSError as error:
             raise _cannot("read", path, error) from error
-        return _check(storage, digest, str(path))
 
-    def _read(self, file: Any, nbytes: int, path: Path) -> torch.UntypedStorage:
-        found = os.fstat(file.fileno())
+    def _checked(self, file: Any, digest: str, nbytes: int, path: Path) -> torch.UntypedStorage:
+        before = os.fstat(file.fileno())
+        storage = self._read(file, before, nbytes, path)
+        large = nbytes >= _LARGE
+        if large and seals.is_sealed(before, digest):
+            return storage
+        _begin_to_read(file.fileno())
+        _check(storage, digest, str(path))
+        if large and os.fstat(file.fileno()).st_mtime_ns == before.st_mtime_ns:
+            seals.seal(file.fileno(), digest)
+        return storage
+
+    def _read(self, file: Any, found: os.stat_result, nbytes: int, path: Path) -> torch.UntypedStorage:
         if not stat.S_ISREG(found.st_mode):
             raise BadCase(
                 "this is not a file",
@@ -165,7 +179,7 @@ class FolderBlobs:
                 file=str(path),
             )
         start = find_data(file.read(8 + LONGEST_HEADER), found.st_size, nbytes, str(path))
-        if self._map_from is not None and nbytes >= self._map_from and start % 64 == 0:
+        if self._mapped and nbytes >= _LARGE and start % 64 == 0:
             with contextlib.suppress(OSError, ValueError):  # some file systems cannot; then it is read
                 return _mapped(file.fileno(), start, nbytes)
         file.seek(start)
@@ -174,8 +188,6 @@ class FolderBlobs:
 
 def _mapped(fd: int, start: int, nbytes: int) -> torch.UntypedStorage:
     whole = mmap.mmap(fd, start + nbytes, access=mmap.ACCESS_COPY)
-    if hasattr(mmap, "MADV_WILLNEED"):  # all of it is about to be checked: the disk may begin
-        whole.madvise(mmap.MADV_WILLNEED)
     with torch_compat.plain_torch():
         return torch.frombuffer(whole, dtype=torch.uint8, count=nbytes, offset=start).untyped_storage()
 
@@ -188,6 +200,13 @@ def _open_at_once(path: str, flags: int) -> int:
 def _write_all(fd: int, data: memoryview) -> None:
     while data:
         data = data[os.write(fd, data) :]
+
+
+def _begin_to_read(fd: int) -> None:
+    """All of a file is about to be looked at: the disk may begin."""
+    if hasattr(os, "posix_fadvise"):
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
 
 
 def _begin_to_flush(fd: int, begin: int, length: int) -> None:

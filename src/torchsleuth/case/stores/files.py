@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from torchsleuth.case.format import seals
 from torchsleuth.case.stores.locking import locked
 from torchsleuth.errors import BadCase, CaseError, StoreError, in_words
 
@@ -71,10 +72,6 @@ class Files(Protocol):
 
     def now(self) -> float:
         """The time, by the clock that dates the files."""
-        ...
-
-    def touch(self, name: str) -> None:
-        """Make a file look as if it were written now. `FileNotFoundError` if it is not there."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
@@ -239,9 +236,10 @@ class LocalFiles:
             finally:
                 path.unlink()
 
-    def touch(self, name: str) -> None:
+    def touch(self, name: str, digest: str) -> None:
+        """Make a tensor's file look as if it were written now. `FileNotFoundError` if it is not there."""
         with told("write it", self.folder / name):
-            os.utime(self.folder / name)
+            seals.touch(self.folder / name, digest)
 
     def put(self, name: str, data: bytes) -> None:
         path = self.folder / name

@@ -68,11 +68,6 @@ class RemoteFiles:
     def now(self) -> float:
         return time.time()
 
-    def touch(self, name: str) -> None:
-        """Not every file system can. `Store.save` looks once more whether all tensors are there."""
-        if self.size(name) is None:
-            raise FileNotFoundError(self.path(name))
-
     def put(self, name: str, data: bytes) -> None:
         path = self.at(name)
         folder = path.rsplit("/", 1)[0]

@@ -348,7 +348,7 @@ class _Fresh:
         while True:
             digest = self._blobs.put(storage)
             try:
-                self._files.touch(_tensor(digest))
+                self._files.touch(_tensor(digest), digest)
             except FileNotFoundError:
                 continue  # collected in this very moment
             return digest
