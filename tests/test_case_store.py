@@ -407,6 +407,20 @@ def test_a_changed_tensor_is_found_by_checking(store: Store) -> None:
         checked(store, entry.id)
 
 
+def test_checking_heeds_no_seal(local: Store) -> None:
+    """A large file that was changed, and whose times were put back."""
+    digest = local.blobs.put(torch.zeros(2**19).untyped_storage())
+    entry = local.save(small_case(storages=(schema.Storage(2**21, schema.Stored(digest)),)))
+    path = Path(local.files.path(f"tensors/{digest}.safetensors"))
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(4000)
+        file.write(b"x")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(HashMismatch):
+        checked(local, entry.id)
+
+
 @pytest.mark.parametrize("url", ["nosuchthing://x", "s3://bucket/x", "http://", " ", "a\0b"])
 def test_a_place_that_cannot_be_a_store_is_refused_with_what_can(url: str) -> None:
     with pytest.raises(StoreError) as caught:
