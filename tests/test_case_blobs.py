@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,11 +25,11 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings, strategies as st
 
+from torchsleuth.case.disk import TEMPORARY
 from torchsleuth.case.format import seals, tensor_files
 from torchsleuth.case.format.digests import Hasher, digest, is_digest
 from torchsleuth.case.storages import blobs as blobs_module, memory as memory_module
 from torchsleuth.case.storages.blobs import (
-    TEMPORARY,
     Blobs,
     FileSystemBlobs,
     FolderBlobs,
@@ -187,6 +189,39 @@ def test_the_same_bytes_are_written_once(tmp_path: Path) -> None:
     assert blobs.put(storage_of(b"abc")) == name
     assert blobs.path(name).stat().st_ino == before.st_ino
     assert [each.name for each in tmp_path.iterdir()] == [f"{name}.safetensors"]
+
+
+@pytest.mark.parametrize("size", [LARGE, 9 * 2**20])
+@pytest.mark.parametrize("settled", [False, True])
+def test_large_ones_that_are_there_are_not_written_again(size: int, settled: bool, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(size)))
+    if settled:
+        blobs.settle([(name, size)])
+    before = blobs.path(name).stat().st_ino
+    assert FolderBlobs(tmp_path).put(storage_of(bytes(size))) == name
+    assert blobs.path(name).stat().st_ino == before
+
+
+@pytest.mark.parametrize("size", [3000, LARGE, 9 * 2**20])
+def test_large_ones_that_only_begin_alike_are_two(size: int, tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    one, other = bytes(size), bytes(size - 1) + b"x"
+    names = [blobs.put(storage_of(data)) for data in (one, other)]
+    assert names == [digest(one), digest(other)]
+    assert [bytes_of(blobs.get(name, size)) for name in names] == [one, other]
+
+
+def test_a_damaged_file_is_written_anew(tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path)
+    for data in (DATA, bytes(LARGE), bytes(9 * 2**20)):
+        name = blobs.put(storage_of(data))
+        blobs.settle([(name, len(data))])
+        with open(blobs.path(name), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"x")
+        assert blobs.put(storage_of(data)) == name
+        assert bytes_of(blobs.get(name, len(data))) == data
 
 
 def test_the_same_bytes_are_written_once_to_any_file_system() -> None:
@@ -358,6 +393,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_large_file_is_not_hashed_again_by_the_machine_that_wrote_it(tmp_path: Path, hashed: list[int]) -> None:
     blobs = FolderBlobs(tmp_path)
     large, small = blobs.put(storage_of(bytes(LARGE))), blobs.put(storage_of(b"abc"))
+    blobs.settle([(large, LARGE), (small, 3)])
     assert bytes_of(blobs.get(large, LARGE)) == bytes(LARGE)
     assert hashed == []
     blobs.get(small, 3)
@@ -367,6 +403,7 @@ def test_a_large_file_is_not_hashed_again_by_the_machine_that_wrote_it(tmp_path:
 def test_a_large_file_from_elsewhere_is_hashed_once(tmp_path: Path, hashed: list[int]) -> None:
     there, here = FolderBlobs(tmp_path / "there"), FolderBlobs(tmp_path / "here")
     name = there.put(storage_of(bytes(LARGE)))
+    there.settle([(name, LARGE)])
     here.folder.mkdir()
     shutil.copy2(there.path(name), here.path(name))  # with its times
     for _ in range(3):
@@ -380,7 +417,7 @@ def test_hashing_a_file_does_not_make_it_look_new(tmp_path: Path) -> None:
     name = blobs.put(storage_of(bytes(LARGE)))
     os.utime(blobs.path(name), (1_000_000, 1_000_000))
     blobs.get(name, LARGE)
-    assert int(blobs.path(name).stat().st_mtime) == 1_000_000
+    assert 1_000_000 - 1 < blobs.path(name).stat().st_mtime <= 1_000_000
 
 
 def test_a_change_breaks_the_seal_however_soon_it_comes(tmp_path: Path) -> None:
@@ -389,6 +426,7 @@ def test_a_change_breaks_the_seal_however_soon_it_comes(tmp_path: Path) -> None:
     data = bytearray(os.urandom(2**20))
     for turn in range(100):
         name = blobs.put(storage_of(data))
+        blobs.settle([(name, len(data))])
         with open(blobs.path(name), "r+b", buffering=0) as file:
             if turn % 2:
                 with mmap.mmap(file.fileno(), 0) as mapped:
@@ -405,6 +443,7 @@ def test_a_change_breaks_the_seal_however_soon_it_comes(tmp_path: Path) -> None:
 def test_damage_is_not_sealed(tmp_path: Path) -> None:
     blobs = FolderBlobs(tmp_path)
     name = blobs.put(storage_of(bytes(LARGE)))
+    blobs.settle([(name, LARGE)])
     with open(blobs.path(name), "r+b") as file:
         file.seek(5000)
         file.write(b"x")
@@ -535,7 +574,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_behind(tmp_path: Path, full_
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace", "open"])
+@pytest.mark.parametrize("call", ["replace", "open"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("size", [200, 9 * 2**20])
 def test_a_disk_that_refuses_is_an_error_and_leaves_nothing_behind(
@@ -548,24 +587,50 @@ def test_a_disk_that_refuses_is_an_error_and_leaves_nothing_behind(
         patch.setattr(os, call, refuse)
         with pytest.raises(StoreError, match=re.escape(os.strerror(code))) as caught:
             FolderBlobs(tmp_path).put(storage_of(bytes(size)))
-    assert digest(bytes(size)) in caught.value.file
+    assert str(tmp_path) in caught.value.file
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [200, 9 * 2**20])
+def test_what_the_disk_does_not_take_is_not_settled(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = FolderBlobs(tmp_path)
+    name = blobs.put(storage_of(bytes(size)))
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=re.escape(os.strerror(errno.EIO))) as caught:
+                blobs.settle([(name, size)])
+            assert name in caught.value.file
+            assert bytes_of(blobs.get(name, size)) == bytes(size)  # which does not seal it either
+    blobs.settle([(name, size)])
+    assert seals.is_sealed(blobs.path(name).stat(), name)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="Not a directory"):
+    with pytest.raises(StoreError, match="File exists") as caught:
         FolderBlobs(tmp_path / "file").put(storage_of(DATA))
+    assert "a store is a folder" in caught.value.remedy
 
 
-def test_an_interrupt_while_writing_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_fd: int) -> None:
+@pytest.mark.parametrize("size", [200, 9 * 2**20])
+def test_an_interrupt_while_writing_leaves_nothing_behind(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def interrupt(fd: int, data: Any) -> int:
+        write(fd, data)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", interrupt)
+        patch.setattr(os, "write", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            FolderBlobs(tmp_path).put(storage_of(DATA))
+            FolderBlobs(tmp_path).put(storage_of(bytes(size)))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -576,40 +641,74 @@ def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert bytes_of(blobs.get(blobs.put(storage_of(DATA * 5)), 1000)) == DATA * 5
 
 
-def test_bytes_reach_the_disk_before_their_name_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settling_puts_bytes_and_names_on_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    fsync, replace = os.fsync, os.replace
+    fsync, seal = os.fsync, seals.seal
 
     def noted_fsync(fd: int) -> None:
         done.append("sync folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "sync file")
         fsync(fd)
 
-    def noted_replace(source: Any, target: Any) -> None:
-        done.append("rename")
-        replace(source, target)
+    def noted_seal(fd: int, name: str) -> None:
+        done.append("seal")
+        seal(fd, name)
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "replace", noted_replace)
-    FolderBlobs(tmp_path).put(storage_of(DATA))
-    assert done == ["sync file", "rename", "sync folder"]
+    monkeypatch.setattr(seals, "seal", noted_seal)
+    blobs = FolderBlobs(tmp_path)
+    tensors = [(blobs.put(storage_of(bytes(size))), size) for size in (200, 9 * 2**20)]
+    assert done == []
+    blobs.settle(tensors)
+    assert done == ["sync file", "seal", "sync file", "seal", "sync folder"]
+    blobs.settle(tensors)
+    assert done[5:] == ["sync folder"]
 
 
 @pytest.mark.parametrize("size", [200, 9 * 2**20])
 def test_a_tensor_that_changes_meanwhile_is_an_error(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a file would lie under a name that is not its own, and keep the right one from being written."""
+    """The file lies under a name that is not its own; that does not keep the right one from being written."""
     storage = storage_of(bytes(size))
+    blobs = FolderBlobs(tmp_path)
     write = os.write
 
     def meanwhile(fd: int, data: Any) -> int:
-        memory(storage)[0] = 1
-        return write(fd, data)
+        written = write(fd, bytes([1] * len(data)))
+        assert written == len(data)
+        return written
 
-    monkeypatch.setattr(os, "write", meanwhile)
+    write_head = tensor_files.head(size)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: write(fd, data) if data == write_head else meanwhile(fd, data))
+        name = blobs.put(storage)
+    assert name == digest(bytes(size))
     with pytest.raises(StoreError, match="changed"):
-        FolderBlobs(tmp_path).put(storage)
-    assert list(tmp_path.iterdir()) == []
+        blobs.settle([(name, size)])
+    with pytest.raises(HashMismatch):
+        blobs.get(name, size)
+    assert blobs.put(storage) == name
+    blobs.settle([(name, size)])
+    assert bytes_of(blobs.get(name, size)) == bytes(size)
+    assert [path.name for path in tmp_path.iterdir()] == [tensor_files.file_name(name)]
+
+
+def test_a_case_can_be_written_while_the_interpreter_goes_down(tmp_path: Path) -> None:
+    """When no more threads can be started."""
+    program = f"""
+import atexit, pathlib, torch
+from torchsleuth.case.storages.blobs import FolderBlobs
+
+def write():
+    blobs = FolderBlobs(pathlib.Path({str(tmp_path)!r}))
+    blobs.settle([(blobs.put(torch.zeros(9 * 2**18).untyped_storage()), 9 * 2**20)])
+    print("written")
+
+atexit.register(write)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "written\n", done.stderr
+    assert bytes_of(FolderBlobs(tmp_path).get(digest(bytes(9 * 2**20)), 9 * 2**20)) == bytes(9 * 2**20)
 
 
 def test_a_file_system_may_raise_what_it_likes() -> None:

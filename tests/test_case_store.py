@@ -459,6 +459,28 @@ def test_what_the_disk_says_is_told_and_nothing_is_left_behind(
     assert len(local.entries()) == 1
 
 
+def test_a_case_comes_to_the_disk_after_its_tensors(local: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: S9"""
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+    case = made(local)
+
+    def noted_fsync(fd: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    def noted_rename(source: Any, target: Any) -> None:
+        done.append(f"rename to {target}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    entry = local.save(case)
+    tensors = Path(local.files.root) / "tensors"
+    assert done[:2] == [local.files.path(tensor_file(local, case)), str(tensors)]
+    assert f"rename to {local.files.path(f'cases/{entry.id}')}" in done[2:]
+
+
 def test_a_store_that_can_only_be_read_can_be_read(local: Store) -> None:
     entry = local.save(made(local), "mine")
     Path(local.files.path(".lock")).unlink()

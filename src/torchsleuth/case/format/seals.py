@@ -1,6 +1,6 @@
-"""Tensor files that are known to be whole, so that two gigabytes need not be hashed each time somebody opens them.
+"""Tensor files that are known to be whole and on the disk, so that they are not hashed each time somebody opens them.
 
-    seal(fd, digest)                who has just written these bytes, or hashed them, seals the file
+    seal(fd, digest)                who has flushed the file and found its bytes to be the right ones seals it
     is_sealed(fstat(fd), digest)    nobody has written to it since
     touch(path, digest)             makes it look new and leaves the seal whole
 
@@ -28,10 +28,13 @@ def is_sealed(found: os.stat_result, digest: str) -> bool:
 
 
 def seal(fd: int, digest: str) -> None:
-    """Seal an open file. Not a word if that cannot be done: the file is then hashed once more, by whoever opens it."""
+    """Seal an open file, which makes it older by less than a second. Not a word if that cannot be done: whoever opens
+    the file hashes it."""
     with contextlib.suppress(OSError):
         found = os.fstat(fd)
-        _set(fd, found, found.st_mtime_ns // _SECOND, _nanoseconds(found, digest))
+        nanoseconds = _nanoseconds(found, digest)
+        earlier = nanoseconds > found.st_mtime_ns % _SECOND
+        _set(fd, found, found.st_mtime_ns // _SECOND - earlier, nanoseconds)
 
 
 def touch(path: Path, digest: str) -> None:

@@ -4,46 +4,46 @@
     get(digest, nbytes) -> storage     reads it back; bytes that are not those of the digest are an error
 
 `FolderBlobs` keeps them in a local folder, `FileSystemBlobs` wherever fsspec reaches, `MemoryBlobs` nowhere (for
-tests). `blob_format` knows what the files look like.
+tests). `tensor_files` knows what the files look like.
 
-A file gets its name when it is complete and on the disk, and is never changed after. Therefore a large one need not
-be read into memory: it is mapped, privately, and writing to the storage does not reach the file. And a large one that
-was written or hashed here, and not touched since, is not hashed again: see `seals`.
+A file gets its name when it is complete, and is never changed after. Therefore a large one need not be read into
+memory: it is mapped, privately, and writing to the storage does not reach the file. When a case that needs it is saved,
+it is put on the disk, checked and sealed (`FolderBlobs.settle`); from then on a large one is not hashed again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import secrets
 import stat
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import torch
 
 from torchsleuth import torch_compat
+from torchsleuth.case.disk import TEMPORARY, failed, sync_folder, temporary_name, told
 from torchsleuth.case.format import seals
 from torchsleuth.case.format.digests import Hasher
 from torchsleuth.case.format.tensor_files import LONGEST_HEADER, START, SUFFIX, file_name, find_data, head
 from torchsleuth.case.storages.memory import CHUNK, allocate, digest_of, memory, pieces
-from torchsleuth.errors import BadCase, HashMismatch, MissingTensor, StoreError, in_words
+from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, StoreError, in_words
 
 if TYPE_CHECKING:
     import fsspec  # type: ignore[import-untyped]
 
-__all__ = ["TEMPORARY", "Blobs", "FileSystemBlobs", "FolderBlobs", "MemoryBlobs", "allocate", "digest_of", "memory"]
-
-TEMPORARY: Final = ".tmp"
-"""How the names of files end that are being written. One that stays behind was abandoned."""
+__all__ = ["Blobs", "FileSystemBlobs", "FolderBlobs", "MemoryBlobs", "allocate", "digest_of", "memory"]
 
 _LARGE: Final = 2**20
-"""Bytes from which a file is mapped, and sealed. Smaller ones are read and hashed: it takes no time, and there may be
-more of them than a process may map."""
+"""Bytes from which a file is mapped, and its seal believed. Smaller ones are read and hashed: it takes no time, and
+there may be more of them than a process may map."""
+
+_BEGINNING: Final = 4096
+"""How many bytes tell whether two storages of one length might be equal."""
 
 
 class Blobs(Protocol):
@@ -59,7 +59,11 @@ class Blobs(Protocol):
 
 
 def _check(storage: torch.UntypedStorage, digest: str, file: str) -> torch.UntypedStorage:
-    found = digest_of(storage)
+    _compare(digest_of(storage), digest, file)
+    return storage
+
+
+def _compare(found: str, digest: str, file: str) -> None:
     if found != digest:
         raise HashMismatch(
             "its bytes are not the ones that were written",
@@ -67,7 +71,6 @@ def _check(storage: torch.UntypedStorage, digest: str, file: str) -> torch.Untyp
             remedy="take the file from where the case was written",
             file=file,
         )
-    return storage
 
 
 def _missing(file: str, error: BaseException | None = None) -> MissingTensor:
@@ -107,83 +110,175 @@ class FolderBlobs:
     def path(self, digest: str) -> Path:
         return self.folder / file_name(digest)
 
+    # ---- writing -------------------------------------------------------------------------------------------
+
     def put(self, storage: torch.UntypedStorage) -> str:
-        digest = digest_of(storage)
-        path = self.path(digest)
-        try:
-            if not self._is_there(path, storage.nbytes()):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._write(path, storage, digest)
-        except OSError as error:
-            raise _cannot("write", path, error) from error
-        return digest
+        """Large storages are hashed while they are written, and only those that may be there already before that."""
+        nbytes = storage.nbytes()
+        with told("write the bytes of a tensor", self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if nbytes <= CHUNK or self._has_alike(storage):
+                digest = digest_of(storage)
+                if self._is_there(digest, nbytes):
+                    return digest
+            return self._write(storage)
 
-    def _is_there(self, path: Path, nbytes: int) -> bool:
+    def _has_alike(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a file here has the length and the beginning that this storage would have as a file."""
+        beginning = head(storage.nbytes()) + bytes(next(pieces(storage))[:_BEGINNING])
+        with os.scandir(self.folder) as entries:
+            return any(_begins(entry, beginning, START + storage.nbytes()) for entry in entries)
+
+    def _is_there(self, digest: str, nbytes: int) -> bool:
+        """Whether the file is there and whole. One that is not is written anew."""
         try:
-            found = path.stat()
-        except FileNotFoundError:
+            with self._opened(digest, "read") as file:
+                if not seals.is_sealed(os.fstat(file.fileno()), digest):
+                    _check_file(file, digest, nbytes, str(self.path(digest)))
+        except CaseError:
             return False
-        return stat.S_ISREG(found.st_mode) and found.st_size == START + nbytes
+        return True
 
-    def _write(self, path: Path, storage: torch.UntypedStorage, digest: str) -> None:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+    def _write(self, storage: torch.UntypedStorage) -> str:
+        temporary = self.folder / temporary_name()
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
         try:
             try:
                 _write_all(fd, memoryview(head(storage.nbytes())))
-                at = START
-                for piece in pieces(storage):
-                    _write_all(fd, piece)
-                    _begin_to_flush(fd, at, len(piece))
-                    at += len(piece)
-                _flush(fd, meanwhile=lambda: _check_unchanged(storage, digest, str(path)))
-                if storage.nbytes() >= _LARGE:
-                    seals.seal(fd, digest)
+                digest = _write_and_hash(fd, storage)
             finally:
                 os.close(fd)
-            os.replace(temporary, path)
+            os.replace(temporary, self.path(digest))
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        _sync_folder(self.folder)
+        return digest
+
+    def settle(self, tensors: Iterable[tuple[str, int]]) -> None:
+        """Make sure that these (digest, nbytes) are on the disk and whole, and seal them."""
+        for digest, nbytes in tensors:
+            with self._opened(digest, "write") as file:
+                before = os.fstat(file.fileno())
+                if not seals.is_sealed(before, digest):
+                    with _flushing(file.fileno(), nbytes):
+                        self._check_written(file, digest, nbytes)
+                    _seal(file.fileno(), before, digest)
+        sync_folder(self.folder)
+
+    def _check_written(self, file: Any, digest: str, nbytes: int) -> None:
+        path = str(self.path(digest))
+        try:
+            _check_file(file, digest, nbytes, path)
+        except HashMismatch as error:
+            raise StoreError(
+                "a tensor changed while it was written",
+                cause="another thread or device wrote to its memory, or something wrote to the file",
+                remedy="write the case where nothing else works on its tensors",
+                file=path,
+            ) from error
+
+    # ---- reading -------------------------------------------------------------------------------------------
 
     def get(self, digest: str, nbytes: int) -> torch.UntypedStorage:
+        path = str(self.path(digest))
+        with self._opened(digest, "read") as file:
+            before = os.fstat(file.fileno())
+            storage = self._read(file, nbytes, path)
+            if nbytes < _LARGE:
+                return _check(storage, digest, path)
+            if not seals.is_sealed(before, digest):
+                _begin_to_read(file.fileno())
+                _check(storage, digest, path)
+                with contextlib.suppress(OSError):  # then it is hashed again the next time
+                    os.fsync(file.fileno())
+                    _seal(file.fileno(), before, digest)
+            return storage
+
+    @contextlib.contextmanager
+    def _opened(self, digest: str, do: str) -> Iterator[Any]:
         path = self.path(digest)
         try:
-            with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-                return self._checked(file, digest, nbytes, path)
+            with told(f"{do} the bytes of a tensor", path), open(path, "rb", 0, opener=_open_at_once) as file:
+                yield file
         except FileNotFoundError as error:
             raise _missing(str(path), error) from error
-        except OSError as error:
-            raise _cannot("read", path, error) from error
 
-    def _checked(self, file: Any, digest: str, nbytes: int, path: Path) -> torch.UntypedStorage:
-        before = os.fstat(file.fileno())
-        storage = self._read(file, before, nbytes, path)
-        large = nbytes >= _LARGE
-        if large and seals.is_sealed(before, digest):
-            return storage
-        _begin_to_read(file.fileno())
-        _check(storage, digest, str(path))
-        if large and os.fstat(file.fileno()).st_mtime_ns == before.st_mtime_ns:
-            seals.seal(file.fileno(), digest)
-        return storage
-
-    def _read(self, file: Any, found: os.stat_result, nbytes: int, path: Path) -> torch.UntypedStorage:
-        if not stat.S_ISREG(found.st_mode):
-            raise BadCase(
-                "this is not a file",
-                cause="something else has the name of a tensor's bytes",
-                remedy="take the file from where the case was written",
-                file=str(path),
-            )
-        start = find_data(file.read(8 + LONGEST_HEADER), found.st_size, nbytes, str(path))
+    def _read(self, file: Any, nbytes: int, path: str) -> torch.UntypedStorage:
+        start = _find_data(file, nbytes, path)
         if self._mapped and nbytes >= _LARGE and start % 64 == 0:
             with contextlib.suppress(OSError, ValueError):  # some file systems cannot; then it is read
                 return _mapped(file.fileno(), start, nbytes)
-        file.seek(start)
-        return _read_into(allocate(nbytes), file, str(path))
+        return _read_into(allocate(nbytes), file, path)
+
+
+def _find_data(file: Any, nbytes: int, path: str) -> int:
+    """Go to where the bytes begin in an open file, if it is one that holds so many."""
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode):
+        raise BadCase(
+            "this is not a file",
+            cause="something else has the name of a tensor's bytes",
+            remedy="take the file from where the case was written",
+            file=path,
+        )
+    start = find_data(file.read(8 + LONGEST_HEADER), found.st_size, nbytes, path)
+    file.seek(start)
+    return start
+
+
+def _check_file(file: Any, digest: str, nbytes: int, path: str) -> None:
+    """Hash the bytes in an open file, a few megabytes at a time."""
+    _find_data(file, nbytes, path)
+    hasher = Hasher(nbytes)
+    buffer = memoryview(bytearray(min(nbytes, CHUNK)))
+    while count := file.readinto(buffer):
+        hasher.update(buffer[:count])
+    _compare(hasher.digest(), digest, path)
+
+
+def _begins(entry: os.DirEntry[str], beginning: bytes, length: int) -> bool:
+    with contextlib.suppress(OSError):  # it may be gone by now
+        if entry.is_file() and entry.stat().st_size == length:
+            with open(entry.path, "rb", 0) as file:
+                return file.read(len(beginning)) == beginning
+    return False
+
+
+def _write_and_hash(fd: int, storage: torch.UntypedStorage) -> str:
+    """Write the bytes of a storage; meanwhile a second thread hashes them, if there are many."""
+    hasher = Hasher()
+    with ThreadPoolExecutor(1) as beside:
+        for piece in pieces(storage):
+            hashed = _begin(beside if storage.nbytes() > CHUNK else None, hasher.update, piece)
+            _write_all(fd, piece)
+            hashed.result()
+    return hasher.digest()
+
+
+@contextlib.contextmanager
+def _flushing(fd: int, nbytes: int) -> Iterator[None]:
+    """Put a file on the disk, a large one while something else is done."""
+    with ThreadPoolExecutor(1) as beside:
+        flushed = _begin(beside if nbytes > CHUNK else None, os.fsync, fd)
+        yield
+        flushed.result()
+
+
+def _begin(beside: ThreadPoolExecutor | None, call: Callable[..., object], *args: object) -> Future[object]:
+    """Do something in a thread of the pool; at once, if there is none or the interpreter starts no more threads."""
+    if beside is not None:
+        with contextlib.suppress(RuntimeError):
+            return beside.submit(call, *args)
+    done: Future[object] = Future()
+    done.set_result(call(*args))
+    return done
+
+
+def _seal(fd: int, before: os.stat_result, digest: str) -> None:
+    """Seal a file that was flushed and hashed, unless somebody wrote to it meanwhile."""
+    if os.fstat(fd).st_mtime_ns == before.st_mtime_ns:
+        seals.seal(fd, digest)
 
 
 def _mapped(fd: int, start: int, nbytes: int) -> torch.UntypedStorage:
@@ -209,29 +304,6 @@ def _begin_to_read(fd: int) -> None:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
 
 
-def _begin_to_flush(fd: int, begin: int, length: int) -> None:
-    """Let the disk begin with what was written, so that there is less to wait for in the end.
-
-    The advice is that these pages are not needed in memory. They stay there while they are not on the disk; and being
-    put on the disk is what begins.
-    """
-    if length == CHUNK and hasattr(os, "posix_fadvise"):
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, begin, length, os.POSIX_FADV_DONTNEED)
-
-
-def _flush(fd: int, meanwhile: Callable[[], None]) -> None:
-    """Wait until a file is on the disk, and do something meanwhile."""
-    if os.fstat(fd).st_size < 2 * CHUNK:
-        os.fsync(fd)
-        meanwhile()
-        return
-    with ThreadPoolExecutor(1) as waiting:
-        flushed = waiting.submit(os.fsync, fd)
-        meanwhile()
-        flushed.result()
-
-
 def _read_into(storage: torch.UntypedStorage, file: BinaryIO, name: str) -> torch.UntypedStorage:
     rest = memory(storage)
     while rest:
@@ -245,32 +317,6 @@ def _read_into(storage: torch.UntypedStorage, file: BinaryIO, name: str) -> torc
             )
         rest = rest[count:]
     return storage
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make sure that the names of new files are on the disk, too. Where folders cannot be opened, nobody can."""
-    with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def _cannot(do: str, path: object, error: OSError) -> StoreError:
-    remedies = {
-        errno.ENOSPC: "make room on the disk, or keep cases elsewhere",
-        errno.EDQUOT: "make room on the disk, or keep cases elsewhere",
-        errno.EROFS: "keep cases in a folder that can be written to",
-        errno.EACCES: "see who may use the folder, or keep cases elsewhere",
-        errno.EPERM: "see who may use the folder, or keep cases elsewhere",
-    }
-    return StoreError(
-        f"cannot {do} the bytes of a tensor",
-        cause=in_words(error),
-        remedy=remedies.get(error.errno or 0, "see to the disk, or keep cases elsewhere"),
-        file=str(path),
-    )
 
 
 # ---- anywhere else ---------------------------------------------------------------------------------------
@@ -340,7 +386,7 @@ class FileSystemBlobs:
         ours = (StoreError, BadCase, HashMismatch, MissingTensor)
         if isinstance(error, ours):
             return error
-        return _cannot(do, path, error if isinstance(error, OSError) else OSError(in_words(error)))
+        return failed(f"{do} the bytes of a tensor", path, error)
 
 
 class MemoryBlobs:

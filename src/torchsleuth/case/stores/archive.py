@@ -20,12 +20,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from torchsleuth.case.disk import sync_folder, temporary_name, told
 from torchsleuth.case.format import reading
 from torchsleuth.case.format.digests import PREFIX, Hasher, digest as digest_of
 from torchsleuth.case.format.tensor_files import START, SUFFIX, data_in
 from torchsleuth.case.schema import Case, Stored
 from torchsleuth.case.stores import zip_form
-from torchsleuth.case.stores.files import CASE_FILE, open_local, sync_folder, temporary_name, told
+from torchsleuth.case.stores.files import CASE_FILE, open_local
 from torchsleuth.case.stores.zip_form import DEFLATED, STORED, Member, damaged
 from torchsleuth.errors import CaseError, HashMismatch, MissingTensor, NotFound, StoreError
 

@@ -16,13 +16,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from torchsleuth.case.disk import told
 from torchsleuth.case.format import reading
 from torchsleuth.case.format.digests import Hasher
 from torchsleuth.case.format.tensor_files import SUFFIX, data_in
 from torchsleuth.case.schema import Case, Stored
 from torchsleuth.case.stores import zip_form
 from torchsleuth.case.stores.archive import Archive, is_archive
-from torchsleuth.case.stores.files import CASE_FILE, open_local, read_local, told
+from torchsleuth.case.stores.files import CASE_FILE, open_local, read_local
 from torchsleuth.errors import BadCase, HashMismatch, MissingTensor, NotFound
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
@@ -20,25 +19,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
+from torchsleuth.case.disk import sync_folder, temporary_name, told
 from torchsleuth.case.format import seals
 from torchsleuth.case.stores.locking import locked
-from torchsleuth.errors import BadCase, CaseError, StoreError, in_words
+from torchsleuth.errors import BadCase, StoreError, in_words
 
-TEMPORARY: Final = ".tmp"
 LOCK: Final = ".lock"
 CASE_FILE: Final = "case.json"
 
 _THERE_ALREADY: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EACCES, errno.EPERM})
-_REMEDIES: Final = {
-    errno.ENOSPC: "make room on the disk, or keep cases elsewhere (SLEUTH_STORE)",
-    errno.EDQUOT: "make room on the disk, or keep cases elsewhere (SLEUTH_STORE)",
-    errno.EROFS: "keep cases in a folder that can be written to (SLEUTH_STORE)",
-    errno.EACCES: "see who may use the folder, or keep cases elsewhere (SLEUTH_STORE)",
-    errno.EPERM: "see who may use the folder, or keep cases elsewhere (SLEUTH_STORE)",
-    errno.ENOTDIR: "a store is a folder: name another one, or move the file that has its name",
-    errno.EEXIST: "a store is a folder: name another one, or move the file that has its name",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
 
 
 class Files(Protocol):
@@ -91,17 +80,6 @@ class Files(Protocol):
         ...
 
 
-def failed(do: str, path: object, error: BaseException) -> StoreError:
-    """What the system said, with the file and what to do about it."""
-    number = error.errno if isinstance(error, OSError) else None
-    return StoreError(
-        f"cannot {do}",
-        cause=in_words(error),
-        remedy=_REMEDIES.get(number or 0, "see to the disk or the connection, or keep cases elsewhere (SLEUTH_STORE)"),
-        file=str(path),
-    )
-
-
 def too_large(path: object, size: int, limit: int) -> BadCase:
     return BadCase(
         f"the file has {size:,} bytes",
@@ -111,22 +89,7 @@ def too_large(path: object, size: int, limit: int) -> BadCase:
     )
 
 
-def temporary_name() -> str:
-    return f".{secrets.token_hex(8)}{TEMPORARY}"
-
-
 # ---- a local folder --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def told(do: str, path: object, kinds: type[Exception] | tuple[type[Exception], ...] = OSError) -> Iterator[None]:
-    """Say in our words what the system said. That a file is not there stays what it is: whoever asked knows why."""
-    try:
-        yield
-    except (FileNotFoundError, CaseError):
-        raise
-    except kinds as error:
-        raise failed(do, path, error) from error
 
 
 def open_local(path: Path) -> BinaryIO:
@@ -174,16 +137,6 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk. Where folders cannot be opened, the system does not let us."""
-    with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 class LocalFiles:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from torchsleuth.case.disk import TEMPORARY, told
 from torchsleuth.case.format import reading
 from torchsleuth.case.format.digests import PREFIX, is_digest
 from torchsleuth.case.format.tensor_files import SUFFIX
-from torchsleuth.case.stores.files import CASE_FILE, TEMPORARY, told
+from torchsleuth.case.stores.files import CASE_FILE
 from torchsleuth.errors import BadCase
 
 if TYPE_CHECKING:

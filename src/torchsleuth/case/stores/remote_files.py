@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from torchsleuth.case.stores.files import told, too_large
+from torchsleuth.case.disk import told
+from torchsleuth.case.stores.files import too_large
 from torchsleuth.errors import StoreError
 
 if TYPE_CHECKING:

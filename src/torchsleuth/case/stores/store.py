@@ -40,7 +40,7 @@ from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, 
 if TYPE_CHECKING:
     import torch
 
-    from torchsleuth.case.storages.blobs import Blobs
+    from torchsleuth.case.storages.blobs import Blobs, FolderBlobs
 
 
 __all__ = ["Found", "Freed", "Listed", "Store"]
@@ -113,6 +113,7 @@ class Store:
         digest = reading.unseal(data).digest
         with self.files.lock(alone=False):
             self._require_tensors(case)
+            self._settle_tensors(case)
             name = self._add(digest.removeprefix(PREFIX), data)
             if not isinstance(self.files, LocalFiles):
                 self._require_tensors(case)  # nothing there can be locked: somebody may have collected garbage
@@ -133,6 +134,14 @@ class Store:
                         file=self.files.path(name),
                         field=f"storages[{index}]",
                     )
+
+    def _settle_tensors(self, case: Case) -> None:
+        """A case comes to the disk after its tensors."""
+        stored = {
+            storage.content.digest: storage.nbytes for storage in case.storages if isinstance(storage.content, Stored)
+        }
+        if stored and isinstance(self.blobs, _Fresh):
+            self.blobs.settle(stored.items())
 
     def _add(self, digits: str, data: bytes) -> str:
         for length in _LENGTHS:
@@ -340,9 +349,10 @@ class _Fresh:
     """The tensors of a local store. One that is there already is made to look new, so that it is not collected
     before the case that needs it is saved."""
 
-    def __init__(self, blobs: Blobs, files: LocalFiles) -> None:
+    def __init__(self, blobs: FolderBlobs, files: LocalFiles) -> None:
         self._blobs = blobs
         self._files = files
+        self.settle = blobs.settle
 
     def put(self, storage: torch.UntypedStorage) -> str:
         while True:
