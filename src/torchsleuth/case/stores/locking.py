@@ -50,21 +50,25 @@ def _acquire(fd: int, path: Path, alone: bool, patience: float) -> None:
         pause = min(2 * pause, 0.05)
 
 
+def _try(fd: int, alone: bool) -> bool:
+    try:
+        _take(fd, alone)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        raise
+    return True
+
+
 _BUSY: Final = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK, errno.EWOULDBLOCK})
 
 if os.name == "nt":
     import msvcrt
 
     # Windows has no lock for many on one file: there, one at a time.
-    def _try(fd: int, alone: bool) -> bool:
-        try:
-            os.lseek(fd, 0, os.SEEK_SET)
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError as error:
-            if error.errno in _BUSY:
-                return False
-            raise
-        return True
+    def _take(fd: int, alone: bool) -> None:
+        os.lseek(fd, 0, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
 
     def _release(fd: int) -> None:
         os.lseek(fd, 0, os.SEEK_SET)
@@ -73,14 +77,8 @@ if os.name == "nt":
 else:
     import fcntl
 
-    def _try(fd: int, alone: bool) -> bool:
-        try:
-            fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _BUSY:
-                return False
-            raise
-        return True
+    def _take(fd: int, alone: bool) -> None:
+        fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
 
     def _release(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
