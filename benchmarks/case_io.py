@@ -17,9 +17,9 @@ hashed when it is first read.
     first reading             ours with broken seals, then one pass over all bytes / load_file and one pass
     first reading, checked    the same / load_file, then the same hash of all bytes, then one pass
 
-Before each use of the disk a file of the same size is written and removed, so that both sides find memory for the page cache
-at hand: a virtual machine may have to ask its host for it, which takes longer than all the rest. Sides take turns in
-going first. A flushed write cannot be faster than the disk; how fast that is, the row with the fsync tells.
+Before each use of the disk a file of the same size is written and removed, so that both sides find memory for the page
+cache at hand: a virtual machine may have to ask its host for it, which takes longer than all the rest. Sides take turns
+in going first. A flushed write cannot be faster than the disk; how fast that is, the row with the fsync tells.
 
 Memory is the growth of the peak resident size during one call, in a process of its own, beyond the tensors themselves:
 those are there before writing, and part of the growth (2 GB, mapped pages included) when reading.

@@ -111,9 +111,10 @@ class Store:
         if label is not None:
             _check_label(label)
         digest = reading.unseal(data).digest
+        self._require_tensors(case)
+        self._settle_tensors(case)  # outside of the lock: a slow disk is not to hold up others
         with self.files.lock(alone=False):
             self._require_tensors(case)
-            self._settle_tensors(case)
             name = self._add(digest.removeprefix(PREFIX), data)
             if not isinstance(self.files, LocalFiles):
                 self._require_tensors(case)  # nothing there can be locked: somebody may have collected garbage
