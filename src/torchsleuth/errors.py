@@ -27,6 +27,8 @@ it is data (an `outcome.Raised`), or it propagates as it was.
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class SleuthError(Exception):
     """Base of all errors of torchsleuth: `what` happened, its `cause`, and the `remedy`."""
@@ -95,6 +97,10 @@ class CaseError(SleuthError):
         super().__init__(f"{where}: {what}" if where else what, cause=cause, remedy=remedy)
         self.file = file
         self.field = field
+
+
+GET_IT_AGAIN: Final = "if it was edited or damaged, get it again from where it came from"
+"""What to do about nearly every `BadCase` and `HashMismatch`."""
 
 
 class BadCase(CaseError):

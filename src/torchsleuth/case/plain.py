@@ -18,7 +18,7 @@ import msgspec
 
 from torchsleuth.case import names, schema
 from torchsleuth.case.schema import Value
-from torchsleuth.errors import BadCase, CannotHold
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CannotHold
 
 if TYPE_CHECKING:
     import torch
@@ -295,7 +295,7 @@ class _Decoder:
         return BadCase(
             "a value is not what it has to be",
             cause=cause,
-            remedy="if the file was edited or damaged, get it again from where it came from",
+            remedy=GET_IT_AGAIN,
             file=self._file,
             field=self._field,
         )

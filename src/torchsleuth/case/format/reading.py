@@ -31,14 +31,13 @@ from torchsleuth.case.format.checking import check
 from torchsleuth.case.format.digests import Hasher, is_digest
 from torchsleuth.case.format.pruning import prune
 from torchsleuth.case.schema import FORMAT, VERSION, Case
-from torchsleuth.errors import BadCase, CannotHold, HashMismatch, NewerCase, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CannotHold, HashMismatch, NewerCase, in_words
 
 MAX_BYTES: Final = 256 * 2**20
 """The largest file that is read as a case."""
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, MemoryError)
 _PLACE = re.compile(r" - at `\$\.([^`]+)`")
-_AGAIN: Final = "get the file again from where it came from"
 
 __all__ = ["MAX_BYTES", "NewerCaseWarning", "Sealed", "VersionWarning", "check", "decode", "encode", "seal", "unseal"]
 
@@ -183,7 +182,7 @@ def unseal(data: bytes, *, file: str = "") -> Sealed:
         raise BadCase(
             f"the file has {len(data):,} bytes",
             cause=f"a case has at most {MAX_BYTES:,} without its tensors",
-            remedy=_AGAIN,
+            remedy=GET_IT_AGAIN,
             file=file,
         )
     try:
@@ -220,7 +219,7 @@ def _check_digest(data: bytes, header: _Header, file: str) -> None:
         raise HashMismatch(
             "its bytes are not the ones that were written",
             cause="the header is not as torchsleuth writes it" if not whole else "they do not have the digest it names",
-            remedy=f"{_AGAIN}; a case that is changed has to be written by torchsleuth",
+            remedy="get it again from where it came from; a case that is changed has to be written by torchsleuth",
             file=file,
             field="digest" if whole else "",
         )
@@ -235,17 +234,17 @@ def _bad_header(data: bytes, error: BaseException, file: str) -> BadCase:
         cause = f"it is JSON, but not a case: {error}"
     else:
         cause = f"it is not JSON, or only the beginning of it: {error}"
-    return BadCase("this is not a case", cause=cause, remedy=_AGAIN, file=file)
+    return BadCase("this is not a case", cause=cause, remedy=GET_IT_AGAIN, file=file)
 
 
 def _bad(error: BaseException, file: str) -> BadCase:
     if isinstance(error, RecursionError):
-        return BadCase("it is nested too deep", cause=in_words(error), remedy=_AGAIN, file=file, field="case")
+        return BadCase("it is nested too deep", cause=in_words(error), remedy=GET_IT_AGAIN, file=file, field="case")
     place = _PLACE.search(str(error))
     return BadCase(
         "a part of the case is not what it has to be",
         cause=_PLACE.sub("", str(error)),
-        remedy=f"{_AGAIN}, or write the case again",
+        remedy="get it again from where it came from, or write the case again",
         file=file,
         field=place[1] if place else "case",
     )

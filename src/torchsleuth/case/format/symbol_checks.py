@@ -12,9 +12,7 @@ from typing import Final
 
 from torchsleuth.case.format.terms import Sort, check_term
 from torchsleuth.case.schema import Apply, Symbol, Symbols, Term
-from torchsleuth.errors import BadCase
-
-REMEDY: Final = "the case is damaged or was edited by hand; capture it again"
+from torchsleuth.errors import GET_IT_AGAIN, BadCase
 
 SETTINGS: Final[Mapping[str, bool]] = {
     "allow_scalar_outputs": True,
@@ -118,7 +116,7 @@ class _Check:
         check_term(term, self.names, sort=sort, field=field, file=self.file)
 
     def _bad(self, cause: str, field: str) -> BadCase:
-        return BadCase("the symbols cannot be rebuilt", cause=cause, remedy=REMEDY, field=field, file=self.file)
+        return BadCase("the symbols cannot be rebuilt", cause=cause, remedy=GET_IT_AGAIN, field=field, file=self.file)
 
 
 def symbols_of(term: Term) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from torchsleuth.case import schema
 from torchsleuth.case.names import DTYPE_BITS, LAYOUT_PARTS, QUANTISATION_SCHEMES, is_device
-from torchsleuth.errors import BadCase
+from torchsleuth.errors import GET_IT_AGAIN, BadCase
 
 SPARSE: Final = frozenset({"sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc"})
 _BIGGEST: Final = 2**63 - 1
@@ -35,7 +35,7 @@ def bad(field: str, cause: str, file: str = "") -> BadCase:
     return BadCase(
         "a tensor is not what it has to be",
         cause=cause,
-        remedy="take the case from where it was written",
+        remedy=GET_IT_AGAIN,
         file=file,
         field=field,
     )

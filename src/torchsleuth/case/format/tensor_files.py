@@ -17,14 +17,12 @@ from typing import Final
 import msgspec
 
 from torchsleuth.case.format.digests import is_digest
-from torchsleuth.errors import BadCase, HashMismatch, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, HashMismatch, in_words
 
 SUFFIX: Final = ".safetensors"
 START: Final = 128
 """Where the bytes begin in the files that are written here. A multiple of what any vector instruction aligns to."""
 LONGEST_HEADER: Final = 4096
-
-_AGAIN: Final = "take the file from where the case was written"
 
 
 class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,7 +41,7 @@ def file_name(digest: str) -> str:
         raise BadCase(
             "this is not the digest of a tensor",
             cause=f"{digest[:80]!r} is not b3- and 64 hex digits",
-            remedy="take the case from where it was written",
+            remedy=GET_IT_AGAIN,
             field="digest",
         )
     return digest + SUFFIX
@@ -62,7 +60,7 @@ def find_data(beginning: bytes, length: int, nbytes: int, file: str) -> int:
         raise HashMismatch(
             f"the case has {nbytes:,} bytes there, the file does not",
             cause=f"its header says {claimed:,}, and {max(0, length - start):,} follow",
-            remedy=_AGAIN,
+            remedy=GET_IT_AGAIN,
             file=file,
         )
     return start
@@ -72,7 +70,7 @@ def read_head(beginning: bytes, file: str) -> tuple[int, int]:
     """Where the bytes of the storage begin, and how many the header says there are."""
 
     def wrong(what: str, cause: str) -> BadCase:
-        return BadCase(what, cause=cause, remedy=_AGAIN, file=file)
+        return BadCase(what, cause=cause, remedy=GET_IT_AGAIN, file=file)
 
     if len(beginning) < 8:
         raise wrong("this is no tensor file", f"it has {len(beginning)} bytes, too few for a safetensors header")
@@ -83,7 +81,7 @@ def read_head(beginning: bytes, file: str) -> tuple[int, int]:
         raise HashMismatch(
             "the file is cut off",
             cause=f"it ends in its header: {len(beginning)} bytes of at least {8 + size}",
-            remedy=_AGAIN,
+            remedy=GET_IT_AGAIN,
             file=file,
         )
     try:
@@ -109,7 +107,7 @@ def data_in(pieces: Iterator[bytes], nbytes: int, file: str) -> Iterator[bytes]:
         raise HashMismatch(
             f"the case has {nbytes:,} bytes there, the file does not",
             cause=f"its header says {claimed:,}",
-            remedy=_AGAIN,
+            remedy=GET_IT_AGAIN,
             file=file,
         )
     yield beginning[start:]

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from torchsleuth.case.schema import Apply, Term
-from torchsleuth.errors import BadCase
+from torchsleuth.errors import GET_IT_AGAIN, BadCase
 
 MAX_DEPTH: Final = 200
 """How deep operations may be nested."""
@@ -233,7 +233,7 @@ class _Check:
         return BadCase(
             "an expression over symbolic sizes cannot be used",
             cause=cause,
-            remedy="the case is damaged or was edited by hand; capture it again",
+            remedy=GET_IT_AGAIN,
             field=self.field,
             file=self.file,
         )

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from torchsleuth import torch_compat
 from torchsleuth.case.format.terms import MAX_DEPTH, MAX_NODES, OPERATIONS, Sort, check_term
 from torchsleuth.case.schema import Apply, Term
-from torchsleuth.errors import BadCase, CannotHold, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CannotHold, in_words
 
 if TYPE_CHECKING:
     import sympy  # type: ignore[import-untyped]
@@ -107,7 +107,7 @@ def decode_expr(term: Term, symbols: Mapping[str, sympy.Symbol], *, sort: Sort =
         raise BadCase(
             "an expression over symbolic sizes cannot be used",
             cause=in_words(error),
-            remedy="the case is damaged or was edited by hand; capture it again",
+            remedy=GET_IT_AGAIN,
             field=field,
         ) from error
 

@@ -18,7 +18,7 @@ from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.graphs import symbols
 from torchsleuth.case.plain import notice
-from torchsleuth.errors import BadCase, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, in_words
 
 _MOST_PARTS = 20_000
 
@@ -114,7 +114,7 @@ class FakeReader:
                 raise BadCase(
                     f"no tensor is like this: {record.dtype}{list(record.size)}",
                     cause=f"{type(error).__name__}: {str(error).strip()[:300]}",
-                    remedy="get the case again from where it came from",
+                    remedy=GET_IT_AGAIN,
                     file=self._file,
                     field=field,
                 ) from error

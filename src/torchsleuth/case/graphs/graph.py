@@ -25,7 +25,7 @@ from torchsleuth.case.graphs.meta import MetaReader, MetaWriter, add_tensor_meta
 from torchsleuth.case.graphs.values import ValueReader, ValueWriter
 from torchsleuth.case.plain import printable
 from torchsleuth.case.storages.tensors import TensorReader, TensorWriter
-from torchsleuth.errors import BadCase, CannotHold, CaseError, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CannotHold, CaseError, in_words
 
 if TYPE_CHECKING:
     from torchsleuth.case.storages.blobs import Blobs
@@ -229,7 +229,7 @@ class GraphReader:
         return BadCase(
             "the graph is not one that can be made",
             cause=cause,
-            remedy="if the file was edited or damaged, get it again from where it came from",
+            remedy=GET_IT_AGAIN,
             file=self._file,
             field=field,
         )

@@ -16,7 +16,7 @@ import torch
 from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.plain import notice
-from torchsleuth.errors import BadCase, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, in_words
 
 
 def encode(module: torch.nn.Module, value: Callable[[object], schema.Value]) -> schema.Module | schema.Noticed:
@@ -97,7 +97,7 @@ def _bad(cause: str, file: str, field: str) -> BadCase:
     return BadCase(
         "a module is not what it has to be",
         cause=cause,
-        remedy="if the file was edited or damaged, get it again from where it came from",
+        remedy=GET_IT_AGAIN,
         file=file,
         field=field,
     )

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from torchsleuth import torch_compat
-from torchsleuth.case.format.symbol_checks import NAME, REMEDY, SETTINGS, check_symbols
+from torchsleuth.case.format.symbol_checks import NAME, SETTINGS, check_symbols
 from torchsleuth.case.graphs.expressions import decode_expr, encode_expr
 from torchsleuth.case.schema import Assert, Symbol, Symbolic, Symbols, Term
-from torchsleuth.errors import BadCase, CannotHold, CaseError, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CannotHold, CaseError, in_words
 
 if TYPE_CHECKING:
     import sympy  # type: ignore[import-untyped]
@@ -351,4 +351,4 @@ def _torch_says_no(what: str, field: str) -> Iterator[None]:
     except CaseError:
         raise
     except Exception as error:
-        raise BadCase(what, cause=in_words(error), remedy=REMEDY, field=field) from error
+        raise BadCase(what, cause=in_words(error), remedy=GET_IT_AGAIN, field=field) from error

@@ -18,7 +18,7 @@ from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.graphs import modules, targets
 from torchsleuth.case.plain import decode_plain, encode_plain, notice
-from torchsleuth.errors import BadCase, CannotHold
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CannotHold
 
 if TYPE_CHECKING:
     from torchsleuth.case.graphs.fakes import FakeReader, FakeWriter
@@ -165,7 +165,7 @@ class ValueReader:
         return BadCase(
             "a value is not what it has to be",
             cause=cause,
-            remedy="if the file was edited or damaged, get it again from where it came from",
+            remedy=GET_IT_AGAIN,
             file=self._file,
             field=field,
         )

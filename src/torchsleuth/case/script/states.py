@@ -25,7 +25,7 @@ from torchsleuth.case.script.layout import Page
 from torchsleuth.case.script.source import Spelling, text_source, torch_source, value_source
 from torchsleuth.case.surroundings import environment, options
 from torchsleuth.case.surroundings.flags import flags
-from torchsleuth.errors import BadCase, CaseError
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CaseError
 
 _RANDOM: Final = re.compile(
     r"rand|dropout|bernoulli|multinomial|normal|poisson|rrelu|gumbel|exponential|geometric|cauchy|seed|attention|noise"
@@ -121,7 +121,7 @@ def _no_option(name: str) -> BadCase:
     return BadCase(
         f"{name[:120]!r} is no option of torch's configuration",
         cause=f"a case may only set options of {', '.join(torch_compat.CONFIG_MODULES)}",
-        remedy="if the file was edited or damaged, get it again from where it came from",
+        remedy=GET_IT_AGAIN,
         field="state.config",
     )
 

@@ -31,7 +31,7 @@ from torchsleuth.case.format import seals
 from torchsleuth.case.format.digests import Hasher
 from torchsleuth.case.format.tensor_files import LONGEST_HEADER, START, SUFFIX, file_name, find_data, head
 from torchsleuth.case.storages.memory import CHUNK, allocate, digest_of, memory, pieces
-from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, StoreError, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CaseError, HashMismatch, MissingTensor, StoreError, in_words
 
 if TYPE_CHECKING:
     import fsspec  # type: ignore[import-untyped]
@@ -68,7 +68,7 @@ def _compare(found: str, digest: str, file: str) -> None:
         raise HashMismatch(
             "its bytes are not the ones that were written",
             cause=f"they have the digest {found}",
-            remedy="take the file from where the case was written",
+            remedy=GET_IT_AGAIN,
             file=file,
         )
 
@@ -219,7 +219,7 @@ def _find_data(file: Any, nbytes: int, path: str) -> int:
         raise BadCase(
             "this is not a file",
             cause="something else has the name of a tensor's bytes",
-            remedy="take the file from where the case was written",
+            remedy=GET_IT_AGAIN,
             file=path,
         )
     start = find_data(file.read(8 + LONGEST_HEADER), found.st_size, nbytes, path)
@@ -312,7 +312,7 @@ def _read_into(storage: torch.UntypedStorage, file: BinaryIO, name: str) -> torc
             raise HashMismatch(
                 "the file is cut off",
                 cause=f"{len(rest):,} bytes are missing at its end",
-                remedy="take the file from where the case was written",
+                remedy=GET_IT_AGAIN,
                 file=name,
             )
         rest = rest[count:]
@@ -413,7 +413,7 @@ class MemoryBlobs:
             raise HashMismatch(
                 f"the case has {nbytes:,} bytes there",
                 cause=f"there are {len(data):,}",
-                remedy="take the case from where it was written",
+                remedy=GET_IT_AGAIN,
                 file=digest,
             )
         storage = allocate(nbytes)

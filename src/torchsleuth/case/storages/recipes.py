@@ -21,7 +21,7 @@ from torchsleuth.case.names import DTYPE_BITS
 from torchsleuth.case.schema import Generated, Nothing, Storage
 from torchsleuth.case.storages.memory import allocate
 from torchsleuth.case.storages.sinks import Limit, is_guess, size_hint
-from torchsleuth.errors import BadCase, CannotHold, CaseError, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CannotHold, CaseError, in_words
 
 _DRAWN_DIRECTLY: Final = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _MADE_OF: Final = {
@@ -206,7 +206,7 @@ def _bad(cause: str, file: str, field: str) -> BadCase:
     return BadCase(
         "a recipe makes no values",
         cause=cause,
-        remedy="take the case from where it was written",
+        remedy=GET_IT_AGAIN,
         file=file,
         field=field,
     )

@@ -28,7 +28,7 @@ from torchsleuth.case.schema import Case, Stored
 from torchsleuth.case.stores import zip_form
 from torchsleuth.case.stores.files import CASE_FILE, open_local
 from torchsleuth.case.stores.zip_form import DEFLATED, STORED, Member, damaged
-from torchsleuth.errors import CaseError, HashMismatch, MissingTensor, NotFound, StoreError
+from torchsleuth.errors import GET_IT_AGAIN, CaseError, HashMismatch, MissingTensor, NotFound, StoreError
 
 if TYPE_CHECKING:
     import torch
@@ -150,7 +150,7 @@ def _examine(store: Store, name: str, digest: str, nbytes: int) -> tuple[int, in
         raise MissingTensor(
             "the bytes of a tensor are not there",
             cause="the store has no such file",
-            remedy="take the file from where the case was written",
+            remedy=GET_IT_AGAIN,
             file=store.files.path(name),
         ) from error
     if hasher.digest() != digest or size != START + nbytes:
@@ -168,7 +168,7 @@ def _not_the_bytes(file: str, digest: str) -> HashMismatch:
     return HashMismatch(
         "its bytes are not the ones that were written",
         cause=f"they do not have the digest {digest}",
-        remedy="take the file from where the case was written",
+        remedy=GET_IT_AGAIN,
         file=file,
     )
 
@@ -234,7 +234,7 @@ def _read_case(file: BinaryIO, member: Member, comment: bytes, name: str) -> byt
         raise HashMismatch(
             "its case is not the one that was packed",
             cause="the bytes of case.json do not have the digest that the archive's comment names",
-            remedy="get the archive again from where it came from",
+            remedy=GET_IT_AGAIN,
             file=name,
             field=CASE_FILE,
         )

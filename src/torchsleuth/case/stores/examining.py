@@ -24,7 +24,7 @@ from torchsleuth.case.schema import Case, Stored
 from torchsleuth.case.stores import zip_form
 from torchsleuth.case.stores.archive import Archive, is_archive
 from torchsleuth.case.stores.files import CASE_FILE, open_local, read_local
-from torchsleuth.errors import BadCase, HashMismatch, MissingTensor, NotFound
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, HashMismatch, MissingTensor, NotFound
 
 if TYPE_CHECKING:
     from torchsleuth.case.storages.blobs import Blobs
@@ -132,7 +132,7 @@ def _check_tensor(found: Found, digest: str, nbytes: int, field: str) -> None:
         raise HashMismatch(
             "the bytes of a tensor are not the ones that were written",
             cause=cause,
-            remedy="get the case again from where it was written",
+            remedy=GET_IT_AGAIN,
             file=found.path,
             field=field,
         )

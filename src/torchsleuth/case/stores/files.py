@@ -22,7 +22,7 @@ from typing import BinaryIO, Final, Protocol
 from torchsleuth.case.disk import sync_folder, temporary_name, told
 from torchsleuth.case.format import seals
 from torchsleuth.case.stores.locking import locked
-from torchsleuth.errors import BadCase, StoreError, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, StoreError, in_words
 
 LOCK: Final = ".lock"
 CASE_FILE: Final = "case.json"
@@ -84,7 +84,7 @@ def too_large(path: object, size: int, limit: int) -> BadCase:
     return BadCase(
         f"the file has {size:,} bytes",
         cause=f"such a file has at most {limit:,}",
-        remedy="get the file again from where it came from",
+        remedy=GET_IT_AGAIN,
         file=str(path),
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
-from torchsleuth.errors import BadCase, CaseError, HashMismatch
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, CaseError, HashMismatch
 
 STORED: Final = 0
 DEFLATED: Final = 8
@@ -212,7 +212,7 @@ def unpacked(file: BinaryIO, member: Member, name: str, chunk: int = 1 << 20) ->
         raise HashMismatch(
             f"{member.name} is not what was packed",
             cause=fault,
-            remedy="get the archive again from where it came from",
+            remedy=GET_IT_AGAIN,
             file=name,
             field=member.name,
         )

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from torchsleuth.errors import BadCase
+from torchsleuth.errors import GET_IT_AGAIN, BadCase
 
 _PREFIXES: Final = (
     "TORCH",
@@ -105,7 +105,7 @@ def _settable(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
             raise BadCase(
                 f"{name!r} is no environment variable with a text",
                 cause="no environment can hold it",
-                remedy="if the file was edited or damaged, get it again from where it came from",
+                remedy=GET_IT_AGAIN,
                 field=f"state.environment[{place}]",
             )
         if name in _PROGRAMS:

@@ -20,7 +20,7 @@ from typing import Any
 from torchsleuth import torch_compat
 from torchsleuth.case.plain import decode_plain, encode_plain, notice
 from torchsleuth.case.schema import Config, Noticed
-from torchsleuth.errors import BadCase
+from torchsleuth.errors import GET_IT_AGAIN, BadCase
 
 _OF_THE_MACHINE = re.compile(
     r"(\w+\.)?(\w*_)?(dir|dir_root|path|logpath|root|home|cxx|libs|library|file_name|job_id|id_prefix)"
@@ -104,7 +104,7 @@ def _want(option: Config, wanted: dict[str, dict[str, Any]], skipped: list[str],
         raise BadCase(
             f"{option.module!r} is no configuration of torch's",
             cause=f"a case may only set options of {', '.join(wanted)}",
-            remedy="if the file was edited or damaged, get it again from where it came from",
+            remedy=GET_IT_AGAIN,
             field=field,
         )
     if not _is_kept(option.module, option.name):

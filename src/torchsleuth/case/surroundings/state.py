@@ -21,7 +21,7 @@ from torchsleuth.case.format.checking import MAX_THREADS
 from torchsleuth.case.plain import torch_constant, torch_name
 from torchsleuth.case.schema import Autocast, Rng, State
 from torchsleuth.case.surroundings import environment, flags, options
-from torchsleuth.errors import BadCase, in_words
+from torchsleuth.errors import GET_IT_AGAIN, BadCase, in_words
 
 _AUTOCAST_DTYPES: Final = {
     "cpu": "bfloat16",
@@ -288,6 +288,6 @@ def _bad(cause: str, field: str) -> BadCase:
     return BadCase(
         "the state of the case cannot be restored",
         cause=cause,
-        remedy="if the file was edited or damaged, get it again from where it came from",
+        remedy=GET_IT_AGAIN,
         field=field,
     )
