@@ -617,6 +617,22 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     assert "a store is a folder" in caught.value.remedy
 
 
+def test_a_folder_that_goes_away_while_it_is_written_to_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = FolderBlobs(tmp_path / "tensors")
+    has_alike = FolderBlobs._has_alike
+
+    def and_gone(self: FolderBlobs, storage: torch.UntypedStorage) -> bool:
+        found = has_alike(self, storage)
+        self.folder.rmdir()
+        return found
+
+    monkeypatch.setattr(FolderBlobs, "_has_alike", and_gone)
+    with pytest.raises(StoreError, match="cannot write"):
+        blobs.put(storage_of(bytes(9 * 2**20)))
+
+
 @pytest.mark.parametrize("size", [200, 9 * 2**20])
 def test_an_interrupt_while_writing_leaves_nothing_behind(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -82,15 +82,13 @@ def _missing(file: str, error: BaseException | None = None) -> MissingTensor:
     )
 
 
-def _check_unchanged(storage: torch.UntypedStorage, digest: str, file: str) -> None:
-    """Otherwise a file would lie under a name that is not its own, and keep the right one from being written."""
-    if digest_of(storage) != digest:
-        raise StoreError(
-            "a tensor changed while it was written",
-            cause="another thread or device wrote to its memory",
-            remedy="write the case where nothing else works on its tensors",
-            file=file,
-        )
+def _changed(file: str) -> StoreError:
+    return StoreError(
+        "a tensor changed while it was written",
+        cause="another thread or device wrote to its memory, or something wrote to the file",
+        remedy="write the case where nothing else works on its tensors",
+        file=file,
+    )
 
 
 # ---- a local folder --------------------------------------------------------------------------------------
@@ -115,13 +113,15 @@ class FolderBlobs:
     def put(self, storage: torch.UntypedStorage) -> str:
         """Large storages are hashed while they are written, and only those that may be there already before that."""
         nbytes = storage.nbytes()
-        with told("write the bytes of a tensor", self.folder):
+        try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if nbytes <= CHUNK or self._has_alike(storage):
                 digest = digest_of(storage)
                 if self._is_there(digest, nbytes):
                     return digest
             return self._write(storage)
+        except OSError as error:
+            raise failed("write the bytes of a tensor", self.folder, error) from error
 
     def _has_alike(self, storage: torch.UntypedStorage) -> bool:
         """Whether a file here has the length and the beginning that this storage would have as a file."""
@@ -161,22 +161,14 @@ class FolderBlobs:
             with self._opened(digest, "write") as file:
                 before = os.fstat(file.fileno())
                 if not seals.is_sealed(before, digest):
-                    with _flushing(file.fileno(), nbytes):
-                        self._check_written(file, digest, nbytes)
+                    path = str(self.path(digest))
+                    try:
+                        with _flushing(file.fileno(), nbytes):
+                            _check_file(file, digest, nbytes, path)
+                    except HashMismatch as error:
+                        raise _changed(path) from error
                     _seal(file.fileno(), before, digest)
         sync_folder(self.folder)
-
-    def _check_written(self, file: Any, digest: str, nbytes: int) -> None:
-        path = str(self.path(digest))
-        try:
-            _check_file(file, digest, nbytes, path)
-        except HashMismatch as error:
-            raise StoreError(
-                "a tensor changed while it was written",
-                cause="another thread or device wrote to its memory, or something wrote to the file",
-                remedy="write the case where nothing else works on its tensors",
-                file=path,
-            ) from error
 
     # ---- reading -------------------------------------------------------------------------------------------
 
@@ -248,9 +240,9 @@ def _begins(entry: os.DirEntry[str], beginning: bytes, length: int) -> bool:
 def _write_and_hash(fd: int, storage: torch.UntypedStorage) -> str:
     """Write the bytes of a storage; meanwhile a second thread hashes them, if there are many."""
     hasher = Hasher()
-    with ThreadPoolExecutor(1) as beside:
+    with _second_thread(storage.nbytes() > CHUNK) as beside:
         for piece in pieces(storage):
-            hashed = _begin(beside if storage.nbytes() > CHUNK else None, hasher.update, piece)
+            hashed = _begin(beside, hasher.update, piece)
             _write_all(fd, piece)
             hashed.result()
     return hasher.digest()
@@ -259,17 +251,28 @@ def _write_and_hash(fd: int, storage: torch.UntypedStorage) -> str:
 @contextlib.contextmanager
 def _flushing(fd: int, nbytes: int) -> Iterator[None]:
     """Put a file on the disk, a large one while something else is done."""
-    with ThreadPoolExecutor(1) as beside:
-        flushed = _begin(beside if nbytes > CHUNK else None, os.fsync, fd)
+    with _second_thread(nbytes > CHUNK) as beside:
+        flushed = _begin(beside, os.fsync, fd)
         yield
         flushed.result()
 
 
+@contextlib.contextmanager
+def _second_thread(wanted: bool) -> Iterator[ThreadPoolExecutor | None]:
+    """A thread to work beside this one. None if it is not wanted, or none can be had: the interpreter goes down."""
+    with ThreadPoolExecutor(1) as pool:
+        started = False
+        if wanted:
+            with contextlib.suppress(RuntimeError):
+                pool.submit(int).result()
+                started = True
+        yield pool if started else None
+
+
 def _begin(beside: ThreadPoolExecutor | None, call: Callable[..., object], *args: object) -> Future[object]:
-    """Do something in a thread of the pool; at once, if there is none or the interpreter starts no more threads."""
+    """Do something in the second thread; without one, at once."""
     if beside is not None:
-        with contextlib.suppress(RuntimeError):
-            return beside.submit(call, *args)
+        return beside.submit(call, *args)
     done: Future[object] = Future()
     done.set_result(call(*args))
     return done
@@ -357,7 +360,8 @@ class FileSystemBlobs:
                 file.write(head(storage.nbytes()))
                 for piece in pieces(storage):
                     file.write(piece)
-            _check_unchanged(storage, digest, path)
+            if digest_of(storage) != digest:  # its file would lie under a name that is not its own
+                raise _changed(path)
             self.fs.mv(temporary, path)
         except BaseException:
             with contextlib.suppress(Exception):
