@@ -24,7 +24,20 @@ from torchsleuth import config
 from torchsleuth.config import After, Explained, Level, Settings, configure, current, explain, load, patch
 from torchsleuth.errors import BadConfigFile, BadValue, ConfigError, UnknownSetting
 
-NAMES = ("after", "level", "store", "tolerance", "fp64", "ignore_non_fp", "forward_only")
+NAMES = (
+    "after",
+    "level",
+    "store",
+    "tolerance",
+    "fp64",
+    "ignore_non_fp",
+    "forward_only",
+    "check_every",
+    "check_first",
+    "max_checks",
+    "max_cases",
+    "max_dump",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +106,7 @@ def test_the_table_tells_everything_about_each_setting() -> None:
         ("", None),
         ("aot", After.AOT),
         ("dynamo", After.DYNAMO),
+        ("both", After.BOTH),
         (After.AOT, After.AOT),
     ],
 )
@@ -109,7 +123,7 @@ def test_after_rejects_any_other_value(given: object) -> None:
     """Covers: S15"""
     with pytest.raises(BadValue, match="after") as caught:
         load(after=given)
-    assert '"dynamo", "aot", or None' in caught.value.remedy
+    assert '"dynamo", "aot", "both", or None' in caught.value.remedy
 
 
 @pytest.mark.parametrize("level", list(Level))
@@ -173,6 +187,80 @@ garbage = st.recursive(
 )
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("check_every", "100", 100),
+        ("check_every", 1, 1),
+        ("check_first", 0, 0),
+        ("max_checks", "none", None),
+        ("max_checks", None, None),
+        ("max_checks", 5, 5),
+        ("max_dump", "4096", 4096),
+        ("max_dump", "500 MB", 500 * 2**20),
+        ("max_dump", "1.5GiB", 3 * 2**29),
+        ("max_dump", 0, 0),
+    ],
+)
+def test_counts_and_sizes(name: str, given: object, expected: int | None) -> None:
+    assert getattr(Settings(**{name: given}), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("check_every", 0),
+        ("check_every", "0"),
+        ("check_every", True),
+        ("check_every", 1.5),
+        ("check_first", -1),
+        ("max_checks", 0),
+        ("max_cases", 0),
+        ("max_dump", "-1"),
+        ("max_dump", "lots"),
+        ("max_dump", "1 XB"),
+        ("max_dump", "9" * 30),
+    ],
+)
+def test_counts_and_sizes_that_make_no_sense(name: str, given: object) -> None:
+    with pytest.raises(BadValue, match=name):
+        Settings(**{name: given})
+
+
+def test_settings_by_argument_are_patched_like_the_process_s() -> None:
+    """Covers: S2"""
+    base = Settings(after="aot", level=4)
+    assert config.current(base) is base
+    with patch(after=None):
+        assert config.current(base).after is None
+        assert config.current(base).level is Level.ACCURACY
+        with patch(level=1):
+            assert config.current(base).level is Level.DUMP
+    assert config.current(base) is base
+
+
+def test_watching_less_is_a_patch_that_ends_where_it_is_told_to() -> None:
+    """Covers: S3"""
+    with patch(after="both", level=3):
+        token = config.watch_less(After.AOT)
+        assert (config.current().after, config.current().level) == (After.AOT, Level.ALWAYS)
+        inner = config.watch_less(None)
+        assert config.current().after is None
+        config.watch_again(inner)
+        assert config.current().after is After.AOT
+        config.watch_again(token)
+        assert config.current().after is After.BOTH
+    configure(after="aot", environ={})
+    token = config.watch_less(None)
+    assert config.current().after is None
+    config.watch_again(token)
+    assert config.current().after is After.AOT
+    configure(after="dynamo", level=1, environ={})
+    token = config.watch_less(None)
+    assert (config.current().after, config.current().level) == (None, Level.DUMP)
+    config.watch_again(token)
+
+
 @given(name=st.sampled_from(NAMES), value=garbage)
 def test_garbage_is_a_bad_value_or_becomes_a_value_of_the_right_type(name: str, value: object) -> None:
     """Covers: S15"""
@@ -182,6 +270,8 @@ def test_garbage_is_a_bad_value_or_becomes_a_value_of_the_right_type(name: str, 
         complete = name in error.what and config.SETTINGS[name].valid in error.remedy
     else:
         types: dict[str, Any] = {"after": (After, type(None)), "level": Level, "store": str, "tolerance": float}
+        types |= dict.fromkeys(("check_every", "check_first", "max_cases", "max_dump"), int)
+        types["max_checks"] = (int, type(None))
         complete = isinstance(getattr(settings, name), types.get(name, bool))
     assert complete
 
@@ -246,6 +336,11 @@ def test_a_later_source_wins(tmp_path: Path) -> None:
         Explained("fp64", True, "default"),
         Explained("ignore_non_fp", False, "default"),
         Explained("forward_only", False, "default"),
+        Explained("check_every", 1, "default"),
+        Explained("check_first", 1, "default"),
+        Explained("max_checks", None, "default"),
+        Explained("max_cases", 3, "default"),
+        Explained("max_dump", 16 * 2**30, "default"),
     )
     assert load(environ=environ, level=4) == Settings(after=After.AOT, level=Level.ACCURACY, tolerance=1.0)
 

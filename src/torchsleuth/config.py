@@ -23,9 +23,10 @@ import functools
 import inspect
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from pathlib import Path
@@ -56,6 +57,17 @@ class After(Word):
 
     DYNAMO = "dynamo"
     AOT = "aot"
+    BOTH = "both"
+
+    @property
+    def sees_dynamo(self) -> bool:
+        """Whether the graph that Dynamo made is watched while it runs."""
+        return self is not After.AOT
+
+    @property
+    def sees_aot(self) -> bool:
+        """Whether the graphs that AOTAutograd made are."""
+        return self is not After.DYNAMO
 
 
 class Level(IntEnum):
@@ -79,6 +91,7 @@ class _DoesNotFit(Exception):
 
 
 _LEVELS = {form: level for level in Level for form in (str(level.value), level.name.lower())}
+_BYTES = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kmgt])i?b?")
 _BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
@@ -124,6 +137,31 @@ def _parse_store(value: object) -> str:
     return value
 
 
+def _parse_count(value: object, least: int = 1) -> int:
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        value = int(value)
+    if type(value) is not int or not least <= value < 2**63:
+        raise _DoesNotFit
+    return value
+
+
+def _parse_count_or_zero(value: object) -> int:
+    return _parse_count(value, 0)
+
+
+def _parse_limit(value: object) -> int | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() in ("none", "off")):
+        return None
+    return _parse_count(value)
+
+
+def _parse_bytes(value: object) -> int:
+    found = _BYTES.fullmatch(value.strip().lower()) if isinstance(value, str) else None
+    if found is None:
+        return _parse_count_or_zero(value)
+    return _parse_count_or_zero(int(float(found[1]) * 1024 ** "kmgt".index(found[2]) * 1024))
+
+
 def _parse_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -159,8 +197,8 @@ class Settings:
         default=None,
         metadata=_about(
             _parse_after,
-            valid='"dynamo", "aot", or None ("none", "off")',
-            help="Which graph is watched: the one Dynamo made, the one AOTAutograd made, or none.",
+            valid='"dynamo", "aot", "both", or None ("none", "off")',
+            help="Which graph is watched: the one Dynamo made, those AOTAutograd made, both, or none.",
         ),
     )
     level: Level = field(
@@ -209,6 +247,47 @@ class Settings:
             _parse_bool,
             valid=_A_BOOL,
             help="Compare the forward results only, not the gradients.",
+        ),
+    )
+
+    check_every: int = field(
+        default=1,
+        metadata=_about(
+            _parse_count,
+            valid="a whole number from 1",
+            help="At level accuracy, each so-many-th call of a graph is checked.",
+        ),
+    )
+    check_first: int = field(
+        default=1,
+        metadata=_about(
+            _parse_count_or_zero,
+            valid="a whole number from 0",
+            help="At level accuracy, so many calls of each graph are checked before counting begins.",
+        ),
+    )
+    max_checks: int | None = field(
+        default=None,
+        metadata=_about(
+            _parse_limit,
+            valid='a whole number from 1, or None ("none", "off")',
+            help="At level accuracy, at most so many calls of each graph are checked.",
+        ),
+    )
+    max_cases: int = field(
+        default=3,
+        metadata=_about(
+            _parse_count,
+            valid="a whole number from 1",
+            help="At most so many cases are kept of each graph.",
+        ),
+    )
+    max_dump: int = field(
+        default=16 * 2**30,
+        metadata=_about(
+            _parse_bytes,
+            valid="a number of bytes (4096, 500 MB, 16 GiB)",
+            help="Inputs larger than this together are described by recipes instead of being kept.",
         ),
     )
 
@@ -365,22 +444,38 @@ def _bad_file(path: Path, cause: str, remedy: str) -> BadConfigFile:
 _PROCESS: dict[str, Settings] = {}
 
 
-@dataclass(frozen=True)
 class _Patched:
     """The patches that are open in one thread or task (outermost first), and what they add up to."""
 
-    outside: Settings
-    patches: tuple[Patch, ...]
-    settings: Settings
+    def __init__(self, outside: Settings, patches: tuple[Patch, ...]) -> None:
+        self.outside = outside
+        self.patches = patches
+        self._over: dict[int, tuple[Settings, Settings]] = {}
+        self.settings = self.over(outside)
+
+    def over(self, base: Settings) -> Settings:
+        """What the patches make of other settings than the process's."""
+        known = self._over.get(id(base))
+        if known is None or known[0] is not base:
+            changes: dict[str, Any] = {}
+            for each in self.patches:
+                changes.update(each._changes)
+            known = self._over[id(base)] = (base, replace(base, **changes))
+        return known[1]
 
 
 _PATCHED: ContextVar[_Patched | None] = ContextVar("torchsleuth.settings", default=None)
 
 
-def current() -> Settings:
-    """The settings that hold here and now: the innermost patch of this thread or task, or the process's."""
+def current(base: Settings | None = None) -> Settings:
+    """The settings that hold here and now: the innermost patch of this thread or task, or the process's.
+
+    `base` stands in the place of the process's: what somebody was told by arguments. Patches change that as well.
+    """
     patched = _PATCHED.get()
-    return _of_process() if patched is None else patched.settings
+    if patched is None:
+        return _of_process() if base is None else base
+    return patched.settings if base is None else patched.over(base)
 
 
 def _of_process() -> Settings:
@@ -467,10 +562,36 @@ class Patch:
 
 
 def _open(outside: Settings, patches: tuple[Patch, ...]) -> None:
-    changes: dict[str, Any] = {}
-    for each in patches:
-        changes.update(each._changes)
-    _PATCHED.set(_Patched(outside, patches, replace(outside, **changes)) if patches else None)
+    _PATCHED.set(_Patched(outside, patches) if patches else None)
+
+
+# ---- watching less, for the time of one call -----------------------------------------------------------------
+
+_LESS: dict[tuple[int, After | None], tuple[object, _Patched]] = {}
+_MOST_LESS: Final = 256
+
+
+def watch_less(after: After | None) -> Token[_Patched | None]:
+    """From here to `watch_again`, in this thread or task, that is what is watched. For what runs a million times:
+    it is `patch(after=after)`, made once."""
+    patched = _PATCHED.get()
+    outer: Settings | _Patched = _of_process() if patched is None else patched
+    key = (id(outer), after)
+    known = _LESS.get(key)
+    if known is None or known[0] is not outer:
+        if len(_LESS) >= _MOST_LESS:
+            _LESS.clear()
+        less = patch(after=after)
+        made = (
+            _Patched(outer, (less,)) if isinstance(outer, Settings) else _Patched(outer.outside, (*outer.patches, less))
+        )
+        known = _LESS[key] = (outer, made)
+    return _PATCHED.set(known[1])
+
+
+def watch_again(token: Token[_Patched | None]) -> None:
+    """What was watched before `watch_less` is watched again."""
+    _PATCHED.reset(token)
 
 
 def _is(test: Callable[[object], bool], function: object) -> bool:
