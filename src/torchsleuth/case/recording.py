@@ -104,6 +104,13 @@ class Recording:
             code=self._code,
         )
 
+    def frame_of(self, node: str) -> schema.Frame | None:
+        """The line of the user's program that made a node of the graph, or the node that it was made from."""
+        for one in self._graph.nodes:
+            if one.name == node or any(source.name == node for source in one.meta.from_node):
+                return next(reversed(frames(one.meta.stack_trace)), None)
+        return None
+
     def _example(self, value: Any) -> schema.Value:
         """What a compiler was given. Of a real tensor only what a fake would tell is kept."""
         real = isinstance(value, torch.Tensor) and not torch_compat.is_fake(value)

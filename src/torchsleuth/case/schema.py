@@ -531,6 +531,10 @@ class Failure(Record, frozen=True):
     traceback: str = ""
     path: str = ""
     """Where in the results they differ."""
+    node: str | None = None
+    """The node of the graph at which it happened, if that is known."""
+    frame: Frame | None = None
+    """The line of the user's program that made that node."""
 
 
 class Frame(Record, frozen=True):
@@ -593,3 +597,5 @@ class Case(Record, frozen=True):
     state: State = State()
     failure: Failure | None = None
     code: tuple[Code, ...] = ()
+    todo: Literal["minify"] | None = None
+    """What whoever recorded it wants done with it."""

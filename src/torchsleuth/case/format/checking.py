@@ -31,6 +31,7 @@ from torchsleuth.case.format.check_values import (
 from torchsleuth.case.format.digests import is_digest
 from torchsleuth.case.format.symbol_checks import check_symbols
 from torchsleuth.case.format.tensor_checks import check_storage
+from torchsleuth.config import After
 from torchsleuth.errors import BadCase
 
 MAX_GRAPHS: Final = 32
@@ -101,6 +102,8 @@ class _CaseCheck:
             require(fits, f"compiler.donated[{index}]", f"there is no input {place}", f"the graph takes {takes}")
         borrowed(check_symbols, case.symbols)
         within("state", self._state, case.state)
+        one = case.compiler.after is not After.BOTH
+        require(one, "compiler.after", "a case has one graph", "it came after Dynamo or after AOT, not after both")
         self._values.entries("compiler.options", case.compiler.options)
         self._values.entries("compiler.arguments", case.compiler.arguments)
         for index, code in enumerate(case.code):

@@ -8,7 +8,7 @@ young only when its turn comes is put back: see `LocalFiles.remove`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -64,6 +64,16 @@ def collect(store: Store, older_than: float) -> Freed:
                 young += 1
         strays = sum(files.remove(name, unless_after=before) for name in list(_strays(store)))
     return Freed(removed, strays, nbytes, young)
+
+
+def discard(store: Store, case: str, tensors: Mapping[str, float]) -> None:
+    """Remove a case, and those of its tensors that no other case has, nor anybody used since that moment each."""
+    with store.files.lock(alone=True):
+        store.files.remove(f"cases/{case}")
+        used = _used(store) if tensors else set()
+        for digest, since in tensors.items():
+            if digest not in used:
+                store.files.remove(f"tensors/{digest}{SUFFIX}", unless_after=since)
 
 
 def _is_tensor(name: str) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -32,7 +32,7 @@ from torchsleuth.case.format.tensor_files import START, SUFFIX
 from torchsleuth.case.schema import Case, Stored
 from torchsleuth.case.stores.examining import Found, exists, in_pieces, open_path
 from torchsleuth.case.stores.files import CASE_FILE, Files, LocalFiles, open_files
-from torchsleuth.case.stores.garbage import YOUNG, Freed, collect
+from torchsleuth.case.stores.garbage import YOUNG, Freed, collect, discard
 from torchsleuth.case.stores.remote_files import RemoteFiles
 from torchsleuth.case.words.summary import Summary, summarise
 from torchsleuth.errors import BadCase, CaseError, HashMismatch, MissingTensor, NotFound, StoreError
@@ -202,6 +202,17 @@ class Store:
                 if holder == case:
                     self.files.remove(f"labels/{label}")
             self.files.remove(f"cases/{case}")
+
+    def tensor_times(self, case: Case) -> dict[str, float]:
+        """When each tensor of a case was last written or asked for, by digest."""
+        digests = {storage.content.digest for storage in case.storages if isinstance(storage.content, Stored)}
+        times = {digest: self.files.modified(_tensor(digest)) for digest in digests}
+        return {digest: time for digest, time in times.items() if time is not None}
+
+    def discard(self, entry: Listed, tensors: Mapping[str, float]) -> None:
+        """Remove a case that was saved just now, and those tensors of it that nobody else has asked for since these
+        times (`tensor_times`, after it was saved)."""
+        discard(self, entry.id, tensors)
 
     # ---- reading -------------------------------------------------------------------------------------------
 
