@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchsleuth.case.failures import chain, normalised, raised
+from torchsleuth.case.failures import chain, is_aside, normalised, raised
 from torchsleuth.outcome import Stage
 
 
@@ -53,6 +53,43 @@ def test_a_chain_ends_where_it_was_cut_or_where_it_bites_its_tail() -> None:
             raise RuntimeError("plain") from None
 
     assert [type(one) for one in chain(caught(cut))] == [RuntimeError]
+
+
+class Wrapper(RuntimeError):
+    """As torch's InductorError: keeps the real one, and is raised `from None`."""
+
+    def __init__(self, inner_exception: object) -> None:
+        super().__init__("wrapped")
+        self.inner_exception = inner_exception
+
+
+def test_an_exception_that_keeps_the_real_one_leads_to_it() -> None:
+    """Covers: S6"""
+
+    def keep() -> None:
+        try:
+            raise IndexError("the real one") from KeyError("its cause")
+        except IndexError as error:
+            raise Wrapper(error) from None
+
+    assert [type(one) for one in chain(caught(keep))] == [Wrapper, IndexError, KeyError]
+    assert raised(caught(keep)).signature.types[1:] == ("builtins.IndexError", "builtins.KeyError")
+    assert [type(one) for one in chain(Wrapper("no exception"))] == [Wrapper]
+
+
+def test_what_was_merely_being_handled_is_aside() -> None:
+    def handle() -> None:
+        try:
+            raise IndexError
+        except IndexError:
+            raise RuntimeError("another matter")  # noqa: B904 - that is the point
+
+    error = caught(handle)
+    assert error.__context__ is not None
+    assert is_aside(error.__context__, error)
+    error = caught(wrapped)
+    assert error.__cause__ is not None
+    assert not is_aside(error.__cause__, error)
 
 
 def test_a_message_with_characters_that_no_file_can_hold_is_spelled_out() -> None:

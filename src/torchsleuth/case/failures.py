@@ -36,13 +36,26 @@ def raised(error: BaseException, stage: Stage = Stage.UNKNOWN) -> schema.Failure
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those that it came from, outermost first."""
+    """The exception and those that it came from, outermost first.
+
+    torch's own keep the first one as `inner_exception`, and are raised `from None`.
+    """
     one: BaseException | None = error
     seen: set[int] = set()
     while one is not None and id(one) not in seen and len(seen) < _DEEPEST:
         seen.add(id(one))
         yield one
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+        one = one.__cause__ or _wrapped(one) or (None if one.__suppress_context__ else one.__context__)
+
+
+def is_aside(behind: BaseException, error: BaseException) -> bool:
+    """Whether the one was merely being handled when the other was raised: it may have nothing to do with it."""
+    return behind is error.__context__ and behind is not error.__cause__ and behind is not _wrapped(error)
+
+
+def _wrapped(error: BaseException) -> BaseException | None:
+    inner = vars(error).get("inner_exception")
+    return inner if isinstance(inner, BaseException) else None
 
 
 def normalised(message: str) -> str:
