@@ -1,8 +1,9 @@
 """torchsleuth: find out what torch.compile did to your program.
 
-    from torchsleuth import judge
+    from torchsleuth import judge, watch
 
-    print(judge(model, torch.compile(model), [x]))
+    model = torch.compile(model, backend=watch("inductor"))     what fails is kept as a case
+    print(judge(model, torch.compile(model), [x]))              a bug, or noise?
 
 Names are loaded when they are first used, because importing torch takes seconds.
 """
@@ -13,6 +14,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchsleuth.capture.backends import watch as watch
+    from torchsleuth.capture.compilers import wrap_compiler_debug as wrap_compiler_debug
+    from torchsleuth.capture.installing import installed as installed
     from torchsleuth.case.failures import raised as raised
     from torchsleuth.case.recording import Recording as Recording
     from torchsleuth.case.schema import Case as Case, Compiler as Compiler, Failure as Failure
@@ -49,10 +53,13 @@ _HOMES = {
     "Store": "case.stores.store",
     "Tolerance": "compare",
     "Verdict": "compare",
+    "installed": "capture.installing",
     "judge": "compare",
     "raised": "case.failures",
     "same": "compare",
     "same_two_models": "compare",
+    "watch": "capture.backends",
+    "wrap_compiler_debug": "capture.compilers",
 }
 
 __all__ = [
@@ -70,10 +77,13 @@ __all__ = [
     "Tolerance",
     "Verdict",
     "__version__",
+    "installed",
     "judge",
     "raised",
     "same",
     "same_two_models",
+    "watch",
+    "wrap_compiler_debug",
 ]
 
 

@@ -143,6 +143,8 @@ def _header(case: Case, name: str, labels: Sequence[str]) -> Text:
         head.append(f"\noption {one_line(entry.name)} = {value_words(entry.value)}", "dim")
     if origin.parent:
         head.append(f"\nmade from {one_line(origin.parent)}", "dim")
+    if case.todo:
+        head.append(f"\nto do: {case.todo}", "dim")
     return head
 
 
@@ -156,8 +158,12 @@ def _failure(failure: schema.Failure, *, whole: bool) -> Iterator[RenderableType
     if signature.op:
         what.append(f"in {one_line(listing.target_words(signature.op))}")
     yield _title("failure" if signature.stage is Stage.UNKNOWN else f"failure, stage: {signature.stage.value}")
-    told = Text("  ")
+    if failure.node:
+        what.append(f"node {one_line(failure.node)}")
+    told = Text("  " if what else " ")
     told.append(", ".join(what), "bold red")
+    if failure.frame is not None:
+        told.append(f"\n  {listing.frame_words(failure.frame)}", "green")
     message = clean(failure.message or signature.message).strip().splitlines()
     shown = message if whole else message[:6]
     for line in shown:

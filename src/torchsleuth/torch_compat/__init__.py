@@ -78,6 +78,20 @@ from torchsleuth.torch_compat.operators import (
     op_returns_list as op_returns_list,
     op_tags as op_tags,
 )
+from torchsleuth.torch_compat.seams import (
+    INDUCTOR_COMPILER as INDUCTOR_COMPILER,
+    aot_compilers_wrapped as aot_compilers_wrapped,
+    carry_notes as carry_notes,
+    compiled_frame as compiled_frame,
+    dynamo_backends_wrapped as dynamo_backends_wrapped,
+    find_backend as find_backend,
+    inductor_backend as inductor_backend,
+    is_control_flow as is_control_flow,
+    is_inductor_backend as is_inductor_backend,
+    is_named_backend as is_named_backend,
+    is_output_code as is_output_code,
+    output_code_of as output_code_of,
+)
 from torchsleuth.torch_compat.shapes import (
     forget_derived as forget_derived,
     integer_infinity as integer_infinity,
@@ -97,9 +111,11 @@ from torchsleuth.torch_compat.tensors import (
     is_fake as is_fake,
     is_wrapper as is_wrapper,
     negated as negated,
+    not_counting_writes as not_counting_writes,
     plain_torch as plain_torch,
     sparse_parts as sparse_parts,
     storage_key as storage_key,
+    times_written as times_written,
     tree_map as tree_map,
     view_base as view_base,
 )

@@ -241,6 +241,16 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "UntypedStorage._cdata",
             "knowing which tensors share their memory",
         ),
+        "times_written": PrivateName(
+            "torch",
+            "Tensor._version",
+            "seeing which inputs a graph writes to, when compiled results are checked",
+        ),
+        "preserve_version_counter": PrivateName(
+            "torch",
+            "autograd._unsafe_preserve_version_counter",
+            "running a graph again that writes to its own buffers, when compiled results are checked",
+        ),
         "view_base": PrivateName(
             "torch",
             "Tensor._base",
@@ -280,6 +290,66 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "torch._C",
             "_functorch.is_functorch_wrapped_tensor",
             "telling a tensor from the wrapper that vmap and grad work on",
+        ),
+        "inductor_main": PrivateName(
+            "torch._inductor.compile_fx",
+            "_compile_fx_main",
+            "watching the graphs that Inductor compiles",
+        ),
+        "aot_compile": PrivateName(
+            "torch._functorch.aot_autograd",
+            "aot_stage2_compile",
+            "watching the graphs that backends on AOTAutograd compile",
+        ),
+        "lookup_backend": PrivateName(
+            "torch._dynamo.backends.registry",
+            "lookup_backend",
+            "watching a backend by its name",
+        ),
+        "inductor_backend": PrivateName(
+            "torch",
+            "_TorchCompileInductorWrapper",
+            "watching Inductor with a mode and options",
+        ),
+        "other_backend": PrivateName(
+            "torch",
+            "_TorchCompileWrapper",
+            "watching backends with a mode and options",
+        ),
+        "dynamo_optimize": PrivateName(
+            "torch._dynamo",
+            "optimize",
+            "watching a program that was not changed for it",
+        ),
+        "CompileContext": PrivateName(
+            "torch._guards",
+            "CompileContext",
+            "counting the calls of a frame over its recompilations",
+        ),
+        "RestartAnalysis": PrivateName(
+            "torch._dynamo.exc",
+            "RestartAnalysis",
+            "telling a failure from torch's own starting over",
+        ),
+        "SkipFrame": PrivateName(
+            "torch._dynamo.exc",
+            "SkipFrame",
+            "telling a failure from a frame that a backend skips",
+        ),
+        "fallback_exceptions": PrivateName(
+            "torch._dynamo.exc",
+            "exceptions_allowed_to_be_fallback",
+            "telling a failure from a graph break",
+        ),
+        "OutputCode": PrivateName(
+            "torch._inductor.output_code",
+            "OutputCode",
+            "standing in the place of what Inductor compiled",
+        ),
+        "BackendCompilerFailed": PrivateName(
+            "torch._dynamo.exc",
+            "BackendCompilerFailed",
+            "telling the user where the case is when compiling fails",
         ),
     }
 )

@@ -50,7 +50,7 @@ def observe(*, stable: bool = False) -> State:
     return State(
         grad=torch.is_grad_enabled(),
         inference=torch.is_inference_mode_enabled(),
-        autocast=_observe_autocast(),
+        autocast=observe_autocast(),
         autocast_cache=torch.is_autocast_cache_enabled(),
         rng=_observe_rng(),
         deterministic=_DETERMINISTIC[torch.get_deterministic_debug_mode()],  # type: ignore[arg-type]
@@ -91,7 +91,8 @@ def restored(state: State, *, trust: bool = False) -> Iterator[None]:
 # ---- autocast --------------------------------------------------------------------------------------------
 
 
-def _observe_autocast() -> tuple[Autocast, ...]:
+def observe_autocast() -> tuple[Autocast, ...]:
+    """What autocast does in the calling thread, where that is not the default."""
     import torch
 
     seen = (

@@ -1,0 +1,139 @@
+"""A graph under watch: what it is called, how it was before the compiler got it, and the cases made of it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import fx
+
+from torchsleuth import torch_compat
+from torchsleuth.capture.held import HeldBlobs
+from torchsleuth.capture.reference import reference_of
+from torchsleuth.case import schema
+from torchsleuth.case.recording import Recording, Where
+from torchsleuth.case.surroundings import state as states
+
+if TYPE_CHECKING:
+    from torchsleuth.case.storages.blobs import Blobs
+
+_AOT_NAME = re.compile(r"(?:.*__)?(\d+)_(forward|backward|inference|joint)")
+_dynamo_graphs = itertools.count()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which graph of the program it is."""
+
+    phase: str
+    number: int
+    frame: str | None = None
+    """The frame of the user's program that Dynamo was compiling."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it: "forward graph 0"."""
+        return f"{'Dynamo' + chr(39) + 's' if self.phase == 'dynamo' else self.phase} graph {self.number}"
+
+
+def identify(phase: str | None, number: int | None = None) -> Identity:
+    """Which graph after AOT is being compiled in this thread. What the caller knows better is not asked for."""
+    found = _AOT_NAME.fullmatch(torch_compat.aot_name() or "")
+    if found is not None:
+        phase, number = phase or found[2], int(found[1]) if number is None else number
+    return Identity(phase or "inference", number or 0, torch_compat.compiled_frame())
+
+
+def identify_dynamo() -> Identity:
+    return Identity("dynamo", next(_dynamo_graphs), torch_compat.compiled_frame())
+
+
+@dataclass
+class Graph:
+    """One graph: recorded, ready to become a case, and to be run as a reference."""
+
+    identity: Identity
+    compiler: schema.Compiler
+    recording: Recording
+    reference: fx.GraphModule
+    blobs: HeldBlobs
+    state: schema.State
+    """In which it was compiled."""
+    parent: Graph | None = None
+    """Dynamo's graph, from which it was made."""
+    accelerators: tuple[str, ...] = ()
+    """The devices besides the CPU on which it computes."""
+    sketch: schema.Case | None = None
+    """The case that it would be with inputs like those that it was compiled for."""
+    cases: int = field(default=0)
+    """How many cases of it were kept."""
+
+    @classmethod
+    def record(
+        cls,
+        gm: fx.GraphModule,
+        examples: Sequence[Any],
+        identity: Identity,
+        compiler: schema.Compiler,
+        config: tuple[schema.Config, ...],
+        parent: Graph | None = None,
+        *,
+        keeps_sketch: bool = False,
+    ) -> Graph:
+        """The graph as it is now. `keeps_sketch`: it may become a case when nobody has inputs of it."""
+        state = msgspec.structs.replace(states.observe(), config=config)
+        blobs = HeldBlobs()
+        recording = Recording(gm, blobs, examples)
+        where = Where(identity.phase, identity.number)
+        return cls(
+            identity,
+            compiler,
+            recording,
+            reference_of(gm),
+            blobs,
+            state,
+            parent,
+            tuple(_accelerators(examples)),
+            recording.case(examples, compiler, where=where, state=state) if keeps_sketch else None,
+        )
+
+    @property
+    def name(self) -> str:
+        return self.identity.name
+
+    def state_now(self) -> schema.State:
+        """The state of the calling thread. Torch's configuration is what it was when the graph was compiled: by now it
+        may be another one."""
+        return msgspec.structs.replace(states.observe(), config=self.state.config)
+
+    def case(
+        self,
+        inputs: Sequence[Any] | None,
+        failure: schema.Failure,
+        state: schema.State,
+        blobs: Blobs,
+        *,
+        parent: str | None,
+        minify: bool,
+    ) -> schema.Case:
+        """The graph with these inputs in this state; its tensors are written to `blobs`.
+
+        Without inputs, with such as it was compiled for.
+        """
+        where = Where(self.identity.phase, self.identity.number, parent)
+        with self.blobs.written_to(blobs):
+            if inputs is None and self.sketch is not None:
+                case = msgspec.structs.replace(self.sketch, failure=failure, state=state)
+            else:
+                case = self.recording.case(inputs or (), self.compiler, failure=failure, where=where, state=state)
+        return msgspec.structs.replace(case, todo="minify" if minify else None)
+
+
+def _accelerators(values: Sequence[Any]) -> list[str]:
+    kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
+    return sorted(kinds - {"cpu", "meta"})

@@ -1,0 +1,134 @@
+"""What watching has kept: in this process, and if a file is named, also there, for whoever outlives us.
+
+    journal = Journal(path)                 the process that is watched writes
+    log = read(path)                        its parent reads, when it is dead
+    log.in_flight                           cases that were written ahead, for a step that never ended
+
+The file has one JSON value a line. Each line is appended by one call, so that forked children may share the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+Doing = Literal["compile", "run"]
+
+_MOST_KEPT: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A case that was kept."""
+
+    pid: int
+    store: str
+    case: str
+    path: str
+    graph: str
+    words: str
+    """What went wrong, in a line."""
+    next: str
+    """The next command to type."""
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A case that was written ahead: it stays if the step does not end."""
+
+    pid: int
+    thread: int
+    store: str
+    case: str
+    path: str
+    doing: Doing
+    graph: str
+    time: float = 0.0
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a journal says: the cases that were kept, and those that were in flight, outermost step first."""
+
+    kept: tuple[Kept, ...] = ()
+    in_flight: tuple[InFlight, ...] = ()
+
+
+class Journal:
+    """Remembers the cases of this process. Forked children go on with a list of their own."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._kept: list[Kept] = []
+        self._pid = os.getpid()
+        self._writing = threading.Lock()
+
+    @property
+    def kept(self) -> list[Kept]:
+        """The cases that this very process kept, in order."""
+        return list(self._kept) if os.getpid() == self._pid else []
+
+    def keep(self, kept: Kept) -> None:
+        if os.getpid() != self._pid:
+            self._pid, self._kept, self._writing = os.getpid(), [], threading.Lock()
+        if len(self._kept) < _MOST_KEPT:
+            self._kept.append(kept)
+        self._write("kept", asdict(kept))
+
+    def ahead(self, flight: InFlight) -> None:
+        self._write("ahead", {**asdict(flight), "time": time.time()})
+
+    def drop(self, flight: InFlight) -> None:
+        self._write("dropped", {"pid": flight.pid, "store": flight.store, "case": flight.case})
+
+    def _write(self, event: str, data: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        line = json.dumps({"event": event, **data}).encode() + b"\n"
+        with self._writing:
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(file, line)
+            finally:
+                os.close(file)
+
+
+def read(path: Path) -> Log:
+    """What a journal says. A line that was cut off, or is none of ours, is passed over."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return Log()
+    return _summed_up(_parsed(line) for line in text.splitlines())
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _summed_up(events: Iterable[dict[str, Any]]) -> Log:
+    kept: list[Kept] = []
+    flights: dict[tuple[Any, Any, Any], InFlight] = {}
+    for event in events:
+        what = event.pop("event", None)
+        key = (event.get("pid"), event.get("store"), event.get("case"))
+        try:
+            if what == "kept":
+                kept.append(Kept(**event))
+            elif what == "ahead":
+                flights[key] = InFlight(**event)
+            elif what == "dropped":
+                flights.pop(key, None)
+        except TypeError:
+            continue
+    return Log(tuple(kept), tuple(flights.values()))

@@ -1,0 +1,343 @@
+"""Keeping a failure: the case, its script, what the compiler made, and telling the user where it all is.
+
+    keep(watch, graph, inputs, failure, settings)     after the fact
+    ahead = write_ahead(...); ...; ahead.drop()       before a step that the process may not survive
+
+Nothing here raises. If torchsleuth itself fails, that is logged and kept beside (`trouble-*.txt` in the store), and
+whatever the user's program was about to do or to raise goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shlex
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import torch
+
+from torchsleuth import config, torch_compat
+from torchsleuth.capture.graphs import Graph
+from torchsleuth.capture.journal import Doing, InFlight, Kept
+from torchsleuth.capture.stages import locate
+from torchsleuth.capture.watching import Watch, anchored, minifies
+from torchsleuth.case import schema
+from torchsleuth.case.failures import raised
+from torchsleuth.case.script.expected import first_line, in_words as failure_in_words
+from torchsleuth.case.stores.files import LocalFiles
+from torchsleuth.case.stores.store import Listed, Store
+from torchsleuth.config import Settings
+from torchsleuth.errors import MissingTensor, SleuthError, in_words
+from torchsleuth.outcome import Stage
+from torchsleuth.run.delivery import deliver
+
+log = logging.getLogger("torchsleuth.capture")
+
+_T = TypeVar("_T")
+_TRIES: Final = 3
+_MARK: Final = "__torchsleuth_case__"
+HANG: Final = 1.0
+"""Seconds that a run has to last, so that interrupting it tells of a hang."""
+
+
+def next_command(entry: Listed, store: str) -> str:
+    """What to type when a case was kept. Its id is enough where the command would look by itself."""
+    try:
+        found = anchored(config.load().store) == store
+    except SleuthError:
+        found = False
+    return f"sleuth export {entry.id if found else shlex.quote(entry.path)}"
+
+
+# ---- failures --------------------------------------------------------------------------------------------
+
+
+def failure_of(error: BaseException, doing: Doing, seconds: float, *, pid: int | None = None) -> schema.Failure:
+    """What an exception says went wrong, and where."""
+    found = locate(error, default=Stage.RUN if doing == "run" else Stage.UNKNOWN)
+    failure = raised(error, found.stage)
+    signature = msgspec.structs.replace(failure.signature, op=found.op)
+    if isinstance(error, KeyboardInterrupt):
+        what = "the compiler was" if doing == "compile" else "the compiled graph was"
+        message = f"{what} interrupted after {seconds:.1f} s"
+        signature = msgspec.structs.replace(signature, kind="timed out", types=(), message=message.split(" after")[0])
+        failure = msgspec.structs.replace(failure, message=message)
+    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        signature = msgspec.structs.replace(signature, kind="out of memory")
+    return msgspec.structs.replace(failure, signature=signature, node=found.node, frame=found.frame)
+
+
+def is_failure(error: BaseException, doing: Doing, seconds: float) -> bool:
+    """Whether an exception tells of a failure: not of torch's own way through the program, nor of its end."""
+    if was_kept(error) or torch_compat.is_control_flow(error):
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return doing == "compile" or seconds >= HANG
+    return isinstance(error, Exception)
+
+
+def was_kept(error: BaseException) -> bool:
+    """Whether an exception was dealt with already, deeper inside."""
+    return getattr(error, _MARK, None) is not None
+
+
+# ---- keeping -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A call of Dynamo's graph that is going on, and in which modes the user's program made it."""
+
+    inputs: Sequence[Any]
+    grad: bool
+    inference: bool
+    autocast: tuple[schema.Autocast, ...]
+
+    def in_place_of(self, state: schema.State) -> schema.State:
+        """The state, with these modes."""
+        return msgspec.structs.replace(state, grad=self.grad, inference=self.inference, autocast=self.autocast)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is kept of a graph's failure."""
+
+    graph: Graph
+    inputs: Sequence[Any]
+    failure: schema.Failure
+    state: schema.State
+    """In which it failed."""
+    outer: Outer | None = None
+    """The call of Dynamo's graph, if that is going on."""
+    code: str | None = None
+    """What the compiler generated."""
+
+
+def keep_error(watch: Watch, settings: Settings, error: BaseException, make: Callable[[], Evidence]) -> Kept | None:
+    """Keep what an exception tells of, and say so in its notes. The caller raises it again."""
+    kept = guarded(settings, error, lambda: _keep(watch, settings, make()))
+    _mark(error, "" if kept is None else kept.case)
+    if kept is not None:
+        add_note(error, f"torchsleuth kept this failure as a case: {kept.path}\n  {kept.words}\nNext: {kept.next}")
+    return kept
+
+
+def _keep(watch: Watch, settings: Settings, evidence: Evidence) -> Kept | None:
+    graph = evidence.graph
+    if graph.cases >= settings.max_cases:
+        log.warning("%s failed again; %d cases of it were kept already (max_cases)", graph.name, graph.cases)
+        return None
+    graph.cases += 1
+    store = Store.open(settings.store)
+    with torch_compat.plain_torch():  # compilers call from under fake tensors
+        parent = None
+        if graph.parent is not None and graph.parent.sketch is not None:
+            parent = _save_parent(store, settings, graph.parent, evidence)
+        entry, case = _save(store, settings, graph, evidence.inputs, evidence.failure, evidence.state, parent)
+        guarded(settings, None, lambda: _put_beside(store, entry, case, evidence.code))
+    words = _words(graph, evidence.failure)
+    kept = Kept(
+        os.getpid(), store.files.root, entry.id, entry.path, graph.name, words, next_command(entry, store.files.root)
+    )
+    watch.journal.keep(kept)
+    log.warning("%s: %s\n  kept as %s\n  Next: %s", _kind(evidence.failure), words, kept.path, kept.next)
+    return kept
+
+
+def _save_parent(store: Store, settings: Settings, parent: Graph, evidence: Evidence) -> str:
+    """Dynamo's graph: with what it was called with, if that is at hand, or else with inputs that fit."""
+    outer = evidence.outer
+    inputs, state = (None, parent.state) if outer is None else (outer.inputs, outer.in_place_of(parent.state))
+    entry, case = _save(store, settings, parent, inputs, evidence.failure, state)
+    guarded(settings, None, lambda: _put_beside(store, entry, case, None))
+    return entry.id
+
+
+def _save(
+    store: Store,
+    settings: Settings,
+    graph: Graph,
+    inputs: Sequence[Any] | None,
+    failure: schema.Failure,
+    state: schema.State,
+    parent: str | None = None,
+) -> tuple[Listed, schema.Case]:
+    inputs, left_out = _affordable(inputs, settings.max_dump)
+    if left_out:
+        failure = msgspec.structs.replace(failure, message=f"{failure.message}\n{left_out}".strip())
+        log.warning("%s: %s", graph.name, left_out)
+    failure = _placed(graph, failure)
+    for tries_left in reversed(range(_TRIES)):
+        case = graph.case(inputs, failure, state, store.blobs, parent=parent, minify=minifies(settings))
+        try:
+            return store.save(case), case
+        except MissingTensor:  # another process has just dropped a case with the same tensor
+            if not tries_left:
+                raise
+    raise AssertionError
+
+
+def _affordable(inputs: Sequence[Any] | None, limit: int) -> tuple[Sequence[Any] | None, str]:
+    """The inputs; if they are too large together, fakes in the place of tensors, and a sentence that says so."""
+    sizes = {}
+    for value in inputs or ():
+        if isinstance(value, torch.Tensor) and not torch_compat.is_fake(value) and value.layout == torch.strided:
+            storage = value.untyped_storage()
+            sizes[torch_compat.storage_key(storage)] = storage.nbytes()
+    total = sum(sizes.values())
+    if total <= limit:
+        return inputs, ""
+    mode = torch_compat.fake_mode(None)
+    fakes = [torch_compat.as_fake(mode, each) if isinstance(each, torch.Tensor) else each for each in inputs or ()]
+    return fakes, f"its inputs have {total:,} bytes and were not kept: the limit is {limit:,} (max_dump)"
+
+
+def _placed(graph: Graph, failure: schema.Failure) -> schema.Failure:
+    """The failure with the user's line, from the graph as it was recorded, if only the node is known."""
+    if failure.frame is not None or failure.node is None:
+        return failure
+    return msgspec.structs.replace(failure, frame=graph.recording.frame_of(failure.node))
+
+
+def _put_beside(store: Store, entry: Listed, case: schema.Case, code: str | None) -> None:
+    if code is not None:
+        store.put_file(entry, "output_code.py", code.encode("utf-8", "backslashreplace"))
+    write_script(store, entry, case)
+
+
+def write_script(store: Store, entry: Listed, case: schema.Case) -> None:
+    """Put `repro.py` beside a case. It is not run here: the program under watch has other things to do."""
+    if isinstance(store.files, LocalFiles):
+        deliver(store.blobs, case, Path(entry.path) / "repro.py", run=False)
+        return
+    with tempfile.TemporaryDirectory(prefix="sleuth-") as folder:
+        delivery = deliver(store.blobs, case, Path(folder) / "repro.py", run=False)
+        for file in (delivery.script, delivery.beside):
+            if file is not None:
+                store.put_file(entry, file.name, file.read_bytes())
+
+
+def _kind(failure: schema.Failure) -> str:
+    if failure.signature.kind == "mismatched":
+        return "wrong result"
+    return "error in a compiled graph" if failure.signature.stage is Stage.RUN else "compiler error"
+
+
+def _words(graph: Graph, failure: schema.Failure) -> str:
+    """One line: which graph, where, what."""
+    if failure.signature.kind == "mismatched":
+        return first_line(failure.message)
+    stage = failure.signature.stage
+    where = [graph.name, "while compiling" if stage is Stage.UNKNOWN else str(stage)]
+    if failure.signature.op:
+        where.append(failure.signature.op)
+    if failure.frame is not None:
+        where.append(f"{failure.frame.file}:{failure.frame.line}")
+    return f"{', '.join(where)}: {failure_in_words(failure)}"
+
+
+# ---- ahead of the fact -----------------------------------------------------------------------------------
+
+
+class Ahead:
+    """A case that is on the disk for as long as a step takes, and stays there if the process does not survive it."""
+
+    def __init__(
+        self, watch: Watch, settings: Settings, store: Store, entry: Listed, case: schema.Case, flight: InFlight
+    ) -> None:
+        self._watch = watch
+        self._settings = settings
+        self._store = store
+        self._entry = entry
+        self._times = store.tensor_times(case)
+        self._flight = flight
+
+    def drop(self) -> None:
+        """The step is over, however it went."""
+        guarded(self._settings, None, self._drop)
+
+    def _drop(self) -> None:
+        self._store.discard(self._entry, self._times)
+        self._watch.journal.drop(self._flight)
+
+
+def write_ahead(watch: Watch, settings: Settings, graph: Graph, inputs: Sequence[Any], doing: Doing) -> Ahead | None:
+    """Put the case on the disk that tells of this process's death, in case it dies now."""
+    return guarded(settings, None, lambda: _write_ahead(watch, settings, graph, inputs, doing))
+
+
+def _write_ahead(watch: Watch, settings: Settings, graph: Graph, inputs: Sequence[Any], doing: Doing) -> Ahead:
+    store = Store.open(settings.store)
+    stage = Stage.RUN if doing == "run" else Stage.UNKNOWN
+    did = "ran" if doing == "run" else "compiled"
+    failure = schema.Failure(
+        schema.Signature("crashed", stage, message=f"the process died while it {did} the graph"),
+        # The token keeps this case apart from that of another process or thread with the same graph and inputs.
+        message=f"the process {os.getpid()} died while it {did} {graph.name} ({secrets.token_hex(4)})",
+    )
+    state = graph.state if doing == "compile" else graph.state_now()
+    with torch_compat.plain_torch():
+        entry, case = _save(store, settings, graph, inputs, failure, state)
+    flight = InFlight(
+        os.getpid(), threading.get_ident(), store.files.root, entry.id, entry.path, doing, graph.name, time.time()
+    )
+    watch.journal.ahead(flight)
+    return Ahead(watch, settings, store, entry, case, flight)
+
+
+# ---- our own failures ------------------------------------------------------------------------------------
+
+
+def guarded(settings: Settings, error: BaseException | None, do: Callable[[], _T]) -> _T | None:
+    """Do something of ours, with watching off. If it fails, the user's program does not notice: None."""
+    token = config.watch_less(None)
+    try:
+        return do()
+    except Exception as trouble:
+        log.exception("torchsleuth itself failed; the program goes on as it would have without it")
+        where = _keep_trouble(settings, trouble)
+        if error is not None:
+            beside = f" (see {where})" if where else ""
+            add_note(error, f"torchsleuth could not keep this failure as a case: {in_words(trouble)}{beside}")
+        return None
+    finally:
+        config.watch_again(token)
+
+
+def _keep_trouble(settings: Settings, trouble: Exception) -> str | None:
+    """The traceback of a failure of ours, in a file of its own in the store, if that can be written."""
+    text = "".join(traceback.format_exception(trouble))
+    name = f"trouble-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(2)}.txt"
+    try:
+        store = Store.open(settings.store)
+        store.files.put(name, text.encode("utf-8", "backslashreplace"))
+        return store.files.path(name)
+    except Exception:  # noqa: BLE001 - it is in the log already
+        return None
+
+
+def _mark(error: BaseException, case: str) -> None:
+    try:
+        setattr(error, _MARK, case)
+    except Exception:  # noqa: BLE001 - an exception of the user's own that takes no attributes
+        log.debug("%s takes no attributes", type(error).__qualname__)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """A line under the traceback."""
+    try:
+        if hasattr(error, "add_note"):
+            error.add_note(note)
+        else:  # Python 3.10 does not print it; those who look for it find it
+            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001
+        log.debug("%s takes no notes", type(error).__qualname__)

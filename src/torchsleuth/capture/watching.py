@@ -1,0 +1,62 @@
+"""What was asked to be watched: the settings, where cases are written down, and how often each frame was called."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchsleuth import config
+from torchsleuth.capture.journal import Journal
+from torchsleuth.config import After, Level, Settings
+
+JOURNAL = Journal()
+"""Where those write who were not told of another one."""
+
+
+@dataclass
+class Steps:
+    """How often a frame of the user's program was called, over all its recompilations: the number of the step."""
+
+    count: int = 0
+
+
+@dataclass
+class Watch:
+    """Asked by everything that watches. `base` are settings by argument; without, those of the process hold."""
+
+    base: Settings | None = None
+    journal: Journal = field(default_factory=lambda: JOURNAL)
+    _steps: dict[tuple[str | None, str], Steps] = field(default_factory=dict)
+
+    def settings(self) -> Settings:
+        """The settings that hold here and now."""
+        return config.current(self.base)
+
+    def steps(self, frame: str | None, phase: str) -> Steps:
+        """The counter of a frame of the user's program, shared by all that was compiled from it."""
+        return self._steps.setdefault((frame, phase), Steps())
+
+
+def settings_for(**given: Any) -> Settings:
+    """The process's settings with what was given besides. A folder for cases stays where it is if the program moves."""
+    settings = replace(config.current(), **{name: value for name, value in given.items() if value is not None})
+    return replace(settings, store=anchored(settings.store))
+
+
+def anchored(store: str) -> str:
+    """The store, independent of the current folder."""
+    return store if "://" in store or "::" in store else os.path.abspath(store)
+
+
+def writes_ahead(settings: Settings) -> bool:
+    return settings.level >= Level.ALWAYS
+
+
+def minifies(settings: Settings) -> bool:
+    return settings.level >= Level.MINIFY
+
+
+def inside(after: After) -> After | None:
+    """What is watched while a graph of Dynamo's runs that is watched itself."""
+    return After.AOT if after is After.BOTH else None
