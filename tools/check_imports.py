@@ -48,7 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run",),
     ("capture", "reduce", "analyse", "frontend", "dropin"),
     ("report",),
-    ("cli",),
+    ("cli", "auto", "pytest_plugin"),
 )
 """Lowest first. The names in one row are siblings."""
 

@@ -22,7 +22,13 @@ from typer.core import TyperCommand, TyperGroup
 from torchsleuth import __version__
 from torchsleuth.case.stores.garbage import YOUNG
 from torchsleuth.case.words.wording import clean
-from torchsleuth.cli import cases, demo as demo_command, doctor as doctor_command, export as export_command
+from torchsleuth.cli import (
+    cases,
+    demo as demo_command,
+    doctor as doctor_command,
+    export as export_command,
+    run as run_command,
+)
 from torchsleuth.cli.answers import Answer, after, give
 from torchsleuth.errors import SleuthError
 
@@ -43,6 +49,19 @@ class _Group(_Help, TyperGroup):
 
 class _Command(_Help, TyperCommand):
     pass
+
+
+class _RunCommand(_Command):
+    """What follows the program's name is the program's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        takes_value = {
+            name: not getattr(param, "is_flag", False)
+            for param in self.get_params(ctx)
+            if param.param_type_name == "option"
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        return super().parse_args(ctx, run_command.with_program_apart(args, takes_value))
 
 
 app = typer.Typer(
@@ -98,6 +117,36 @@ def demo(
 def doctor() -> None:
     """Examine this machine: Python, torch, the C++ compiler, and where each setting comes from."""
     raise typer.Exit(doctor_command.run(out))
+
+
+@app.command("run", cls=_RunCommand, context_settings={"allow_interspersed_args": False})
+def run_program(
+    program: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT|-m MODULE [ARGS]", help="The program, and all that is its own.")
+    ],
+    after: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Which graphs are watched: aot, dynamo or both. Default: aot.")
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(metavar="LEVEL", help="dump, minify, always, accuracy, or 1 to 4. Default: the setting."),
+    ] = None,
+    store: StoreOption = None,
+    isolate: Annotated[
+        bool | None,
+        typer.Option(
+            "--isolate/--no-isolate",
+            help="In a process of its own, so that its death is a case too. Default: from level always on.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="Stop it then; what it was doing is kept. Isolates."),
+    ] = None,
+) -> None:
+    """Run a program under watch: each failure of torch.compile becomes a case. Its exit code is the program's."""
+    asked = run_command.Asked(tuple(program), after, level, store, isolate, timeout)
+    raise typer.Exit(run_command.run(err, asked))
 
 
 @command("list")
