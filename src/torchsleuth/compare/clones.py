@@ -51,6 +51,8 @@ class _Cloner:
             return tensor.clone() if dtype == tensor.dtype else tensor.to(dtype)
         if self.owners.get(tensor.untyped_storage().data_ptr(), 0) > 1:
             storage, offset = self._storage(tensor, dtype), tensor.storage_offset()
+        elif tensor.is_contiguous() and dtype == tensor.dtype:
+            return tensor.clone()
         else:
             storage, offset = _span(tensor).to(dtype, copy=True).untyped_storage(), 0
         empty = torch.empty(0, dtype=dtype, device=tensor.device)

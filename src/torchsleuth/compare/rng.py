@@ -80,7 +80,12 @@ def is_random(operator: Any) -> bool:
     """Whether an operator draws from a generator (or may: attention does only with dropout)."""
     return torch_compat.is_op_overload(operator) and (
         torch.Tag.nondeterministic_seeded in torch_compat.op_tags(operator)
+        or torch_compat.op_name(operator) in _UNTAGGED
     )
+
+
+_UNTAGGED = frozenset({"inductor_random", "inductor_randint"})
+"""Operators of Inductor's that draw when they are run eagerly, though nothing marks them."""
 
 
 def random_ops_in(model: Any) -> tuple[str, ...]:
@@ -97,7 +102,8 @@ def random_ops_in(model: Any) -> tuple[str, ...]:
 _RANDOM_FUNCTIONS = frozenset(
     "rand rand_like randn randn_like randint randint_like randperm bernoulli multinomial normal poisson dropout "
     "alpha_dropout feature_dropout feature_alpha_dropout dropout1d dropout2d dropout3d rrelu gumbel_softmax "
-    "fractional_max_pool2d fractional_max_pool3d native_dropout inductor_random inductor_seeds inductor_randint "
+    "fractional_max_pool2d fractional_max_pool3d native_dropout inductor_random inductor_seed inductor_seeds "
+    "inductor_randint "
     "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_".split()
 )
 
@@ -204,7 +210,8 @@ def _draws_for_sure(operator: Any) -> bool:
 
 _DRAWS = frozenset(
     "rand randn randint randperm normal bernoulli multinomial poisson binomial rand_like randn_like randint_like "
-    "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_".split()
+    "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_ "
+    "inductor_seed inductor_seeds inductor_random inductor_randint".split()
 )
 
 

@@ -204,6 +204,8 @@ def _rebuild_sequence(value: Any, children: list[Any]) -> Any:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Every tensor in a result, in order."""
+    if type(value) in (list, tuple) and all(isinstance(child, _ATOMS) for child in value):
+        return [child for child in value if isinstance(child, torch.Tensor)]  # as the inputs of a graph are
     found: list[torch.Tensor] = []
     for pair in walk(value, value):
         if isinstance(pair, Leaves) and isinstance(pair.ref, torch.Tensor):

@@ -90,6 +90,18 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
+def times_written(x: torch.Tensor) -> int:
+    """A number that grows with each operator that writes to the tensor, or to a view of it. (Kernels may not tell.)"""
+    resolve("times_written")
+    return int(x._version)
+
+
+def not_counting_writes(tensors: Sequence[torch.Tensor]) -> AbstractContextManager[Any]:
+    """Afterwards autograd takes the tensors for untouched. Only for who puts back what was written inside."""
+    context: AbstractContextManager[Any] = resolve("preserve_version_counter")(tuple(tensors))
+    return context
+
+
 def view_base(x: torch.Tensor) -> torch.Tensor | None:
     """The tensor that this one is a view of, as far as autograd knows."""
     resolve("view_base")
