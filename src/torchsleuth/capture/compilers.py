@@ -61,6 +61,8 @@ class WatchedCompiler:
         if graph is None:
             return self._compiler(gm, example_inputs, **kwargs)
         compiled = self._compile(settings, graph, gm, example_inputs, kwargs)
+        if not callable(compiled):  # Inductor ahead of time: files, to be loaded by somebody else
+            return compiled
         return DeferredCall(self._watch, graph, compiled)
 
     def _compile(
@@ -70,12 +72,12 @@ class WatchedCompiler:
         gm: fx.GraphModule,
         example_inputs: Sequence[Any],
         kwargs: Mapping[str, Any],
-    ) -> Callable[..., Any]:
+    ) -> Any:
         step = Step(self._watch, settings, graph, tuple(example_inputs), "compile", ahead=writes_ahead(settings))
         token = config.watch_less(None)
         try:
             with step:
-                return self._compiler(gm, example_inputs, **kwargs)  # type: ignore[no-any-return]
+                return self._compiler(gm, example_inputs, **kwargs)
         finally:
             config.watch_again(token)
 

@@ -69,6 +69,14 @@ class Journal:
         self._pid = os.getpid()
         self._writing = threading.Lock()
 
+    def __deepcopy__(self, _: object) -> Journal:
+        """Models are copied with what they were compiled by; there is still one list."""
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """They are pickled with it as well; there, it begins anew."""
+        return Journal, (self.path,)
+
     @property
     def kept(self) -> list[Kept]:
         """The cases that this very process kept, in order."""

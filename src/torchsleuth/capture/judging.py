@@ -28,6 +28,8 @@ class Judge:
         self._boxed = boxed
         self._steps = watch.steps(graph.identity.frame, graph.identity.phase)
         self._last_good = 0
+        self._is_hopeless = False
+        """It cannot be checked, and nobody wants to read that at each call."""
         self.calls = 0
         self.checks = 0
 
@@ -38,7 +40,7 @@ class Judge:
 
     def is_due(self, settings: Settings) -> bool:
         """Whether the next call is to be checked: the first few, then each so-many-th, until there were enough."""
-        if settings.max_checks is not None and self.checks >= settings.max_checks:
+        if self._is_hopeless or (settings.max_checks is not None and self.checks >= settings.max_checks):
             return False
         beyond = self.calls + 1 - settings.check_first
         return beyond <= 0 or beyond % settings.check_every == 0
@@ -48,8 +50,11 @@ class Judge:
         self.checks += 1
         checked = run_checked(self._compiled, self._graph.reference, inputs, boxed=self._boxed, settings=settings)
         step = self._steps.count
-        if checked.agrees:
+        if checked.unknown is not None:
+            self._is_hopeless = True
+        elif checked.agrees:
             self._last_good = step
+        if checked.agrees:
             return checked.result
         raise self._wrong(settings, checked, step, outer)
 
