@@ -79,6 +79,8 @@ def run(err: Console, asked: Asked) -> int:
     isolate = asked.isolate
     if isolate is None:
         isolate = level >= Level.ALWAYS or asked.timeout is not None
+    if isolate:  # what would be the use of surviving the program, and having nothing of it?
+        level = max(level, Level.ALWAYS)
     store = Store.open(explained["store"].value).files.root
     folder = tempfile.mkdtemp(prefix="sleuth-run-")
     errand = Errand(folder, None if after is None else str(after), int(level), store)
