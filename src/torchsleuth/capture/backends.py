@@ -11,6 +11,7 @@ What fails between Dynamo and those compilers is a case of Dynamo's graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -56,8 +57,10 @@ def watch(
         backend = backend.backend
     # Not `settings_for(after=after)`: None is a value here, and means that nothing is watched.
     base = settings_for(level=level, store=store, **settings)
-    watching = Watch(config.Settings(**{**vars(base), "after": after}))
-    return WatchedBackend(backend, watching, mode=mode, options=options, dynamic=dynamic)
+    watching = Watch(replace(base, after=after))  # type: ignore[arg-type]
+    watched = WatchedBackend(backend, watching, mode=mode, options=options, dynamic=dynamic)
+    watched.require()
+    return watched
 
 
 class WatchedBackend:
@@ -78,10 +81,14 @@ class WatchedBackend:
         self._chosen = {"mode": mode, "options": dict(options) if options else None}
         self._dynamic = dynamic
         # Not by `__getattr__`: Dynamo looks for attributes of a backend while it is in no state to run Python.
-        for attribute in ("compiler_name", "get_compiler_config", "reset"):
+        for attribute in ("compiler_name", "get_compiler_config", "reset", "backend_ctx_ctor"):
             if hasattr(backend, attribute):
                 setattr(self, attribute, getattr(backend, attribute))
         torch_compat.carry_notes()
+
+    def require(self) -> None:
+        """Find the backend now: what torch says of a wrong name, mode or option, it says at once."""
+        _ = self._plain
 
     def __repr__(self) -> str:
         return f"watch({self.__name__!r})"

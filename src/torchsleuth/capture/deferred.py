@@ -76,7 +76,7 @@ class _Call:
             "run",
             ahead=not self._has_run and writes_ahead(settings),
             outer=_outer.get(),
-            random=RngState.capture() if self._is_random else None,
+            random=RngState.of_torch() if self._is_random else None,
             compiled=self._compiled,
         )
 

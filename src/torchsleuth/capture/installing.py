@@ -57,5 +57,6 @@ def installed(
     """
     base = replace(settings_for(level=level, store=store, **settings), after=after)  # type: ignore[arg-type]
     watching = Watching(Watch(base, Journal(journal)))
-    with torch_compat.dynamo_backends_wrapped(watching.wrap):
+    wrap = watching.wrap  # bound once: it is told from others by what it is
+    with torch_compat.dynamo_backends_wrapped(wrap):
         yield watching

@@ -69,15 +69,13 @@ def describe_compiler(compiler: Callable[..., Any]) -> schema.Compiler:
 
 def path_of(function: Callable[..., Any]) -> str:
     """Where a function can be imported from; if it cannot, still what it is called."""
-    while True:
+    seen: set[int] = set()
+    while id(function) not in seen:  # torch's wrapper of a backward compiler may refer to itself
+        seen.add(id(function))
         if isinstance(function, functools.partial):
             function = function.func
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif hasattr(function, "compiler_fn"):
-            function = function.compiler_fn
         else:
-            break
+            function = getattr(function, "__wrapped__", getattr(function, "compiler_fn", function))
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None) or "?"
     return f"{_main() if module == '__main__' else module}.{named.__qualname__}"

@@ -40,8 +40,8 @@ class Watch:
 
 def settings_for(**given: Any) -> Settings:
     """The process's settings with what was given besides. A folder for cases stays where it is if the program moves."""
-    settings = replace(config.current(), **{name: value for name, value in given.items() if value is not None})
-    return replace(settings, store=anchored(settings.store))
+    with config.patch(**{name: value for name, value in given.items() if value is not None}) as settings:
+        return replace(settings, store=anchored(settings.store))
 
 
 def anchored(store: str) -> str:

@@ -32,18 +32,26 @@ class RngState:
     @classmethod
     def capture(cls) -> RngState:
         numpy = sys.modules.get("numpy")
+        torch_alone = cls.of_torch()
         return cls(
-            cpu=torch.get_rng_state(),
-            accelerators=tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else (),
+            torch_alone.cpu,
+            torch_alone.accelerators,
             python=random.getstate(),
             numpy=numpy.random.get_state() if numpy is not None else None,
         )
+
+    @classmethod
+    def of_torch(cls) -> RngState:
+        """Torch's generators alone: a graph draws from no others, and it takes a thirtieth of the time."""
+        accelerators = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else ()
+        return cls(torch.get_rng_state(), accelerators, python=None, numpy=None)
 
     def restore(self) -> None:
         torch.set_rng_state(self.cpu)
         if self.accelerators:
             torch.cuda.set_rng_state_all(list(self.accelerators))
-        random.setstate(self.python)
+        if self.python is not None:
+            random.setstate(self.python)
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
 

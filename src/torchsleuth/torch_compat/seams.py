@@ -158,19 +158,43 @@ def is_named_backend(backend: object) -> bool:
 
 @contextmanager
 def dynamo_backends_wrapped(wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Inside, in all threads, every backend that torch.compile gives to Dynamo is wrapped first."""
-    original = resolve("dynamo_optimize")
-    home = _home("dynamo_optimize")
-    before = home.optimize
+    """Inside, in all threads, every backend that torch.compile gives to Dynamo is wrapped first.
 
-    def optimize(backend: Any = "inductor", *more: Any, **options: Any) -> Any:
-        return before(wrap(backend), *more, **options)
-
-    home.optimize = optimize
+    Where several are open it is done by the one that was opened last, in whatever order they are left.
+    """
+    _OPTIMIZE.add(wrap)
     try:
         yield
     finally:
-        home.optimize = before if before is not optimize else original
+        _OPTIMIZE.remove(wrap)
+
+
+class _OptimizeSeam:
+    """Stands in the place of the function by which torch.compile calls Dynamo."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wraps: list[Callable[[Any], Any]] = []
+
+    def __call__(self, backend: Any = "inductor", *more: Any, **options: Any) -> Any:
+        wraps = self._wraps[-1:]
+        return resolve("dynamo_optimize")(wraps[0](backend) if wraps else backend, *more, **options)
+
+    def add(self, wrap: Callable[[Any], Any]) -> None:
+        resolve("dynamo_optimize")
+        with self._lock:
+            self._wraps = [*self._wraps, wrap]
+            _home("dynamo_optimize").optimize = self
+
+    def remove(self, wrap: Callable[[Any], Any]) -> None:
+        home = _home("dynamo_optimize")
+        with self._lock:
+            self._wraps = [one for one in self._wraps if one is not wrap]
+            if not self._wraps and home.optimize is self:
+                home.optimize = resolve("dynamo_optimize")
+
+
+_OPTIMIZE = _OptimizeSeam()
 
 
 def compiled_frame() -> str | None:
