@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounter
 
 from backend_samples import (
@@ -1137,3 +1138,69 @@ def test_a_backend_that_calls_inductor_inside(watched: Any, store: Path) -> None
     assert len(seen) == 1
     assert (case.origin.phase, signature(case)) == ("inference", ("raised", Stage.RUN))
     assert [option.value for option in case.state.config if option.name == "max_fusion_size"] == [8]
+
+
+# ---- both graphs, every check ------------------------------------------------------------------------------
+
+
+class _WrongAboveAHundred:
+    """A compiled graph that is wrong for large inputs."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self._boxed_call = True
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        mine = list(inputs)
+        inputs.clear()
+        result = self.gm(*mine)
+        return (result[0] + 1, *result[1:]) if mine[0].flatten()[0] > 100 else result
+
+
+def _wrong_above_a_hundred() -> Any:
+    compiler = lambda gm, inputs: _WrongAboveAHundred(gm)  # noqa: E731
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler)
+
+
+@pytest.mark.parametrize("after", ["aot", "dynamo", "both"])
+def test_the_runs_of_a_check_are_no_steps(after: str, tmp_path: Path) -> None:
+    """Covers: U13, S3"""
+    weight = torch.randn(3, 3, requires_grad=True)
+    watched = watch(_wrong_above_a_hundred(), after=after, level=4, store=str(tmp_path))
+    f = torch.compile(lambda x: (x * weight).sin(), backend=watched)
+    for _ in range(3):
+        f(torch.randn(3, 3)).sum().backward()
+    with pytest.raises(AccuracyError, match=r"in step 4 \(step 3 was right\)"):
+        f(torch.full((3, 3), 1000.0)).sum().backward()
+
+
+@pytest.mark.parametrize("level", [3, 4])
+def test_of_a_clean_run_with_both_graphs_watched_no_tensor_is_left(level: int, tmp_path: Path) -> None:
+    """Covers: S9"""
+    weight = torch.randn(3, 3, requires_grad=True)
+    watched = watch(_wrong_above_a_hundred(), after="both", level=level, store=str(tmp_path))
+    torch.compile(lambda x: (x * weight).sin(), backend=watched)(torch.randn(3, 3)).sum().backward()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"] == []
+
+
+def test_a_backward_graph_that_a_check_compiles_is_watched_when_the_user_runs_it(tmp_path: Path) -> None:
+    """Covers: S16"""
+    runs: list[int] = []
+
+    class FailsLater(_WrongAboveAHundred):
+        def __call__(self, inputs: list[Any]) -> Any:
+            runs.append(1)
+            if len(runs) > 1:
+                raise ZeroDivisionError("the second backward")
+            return super().__call__(inputs)
+
+    backend = aot_autograd(
+        fw_compiler=lambda gm, inputs: _WrongAboveAHundred(gm), bw_compiler=lambda gm, inputs: FailsLater(gm)
+    )
+    weight = torch.randn(3, 3, requires_grad=True)
+    f = torch.compile(lambda x: (x * weight).sin(), backend=watch(backend, after="both", level=4, store=str(tmp_path)))
+    result = f(torch.randn(3, 3)).sum()
+    assert len(runs) == 1
+    with pytest.raises(ZeroDivisionError) as caught:
+        result.backward()
+    assert "backward graph" in caught.value.__notes__[0]

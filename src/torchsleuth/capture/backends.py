@@ -18,10 +18,10 @@ from typing import Any
 from torch import fx
 
 from torchsleuth import config, torch_compat
-from torchsleuth.capture import keeping
 from torchsleuth.capture.compilers import WatchedCompiler
 from torchsleuth.capture.deferred import DynamoCall, OnlyCall
 from torchsleuth.capture.graphs import Graph, identify_dynamo
+from torchsleuth.capture.guarding import guarded
 from torchsleuth.capture.naming import describe_backend, describe_compiler, name_of
 from torchsleuth.capture.options import Options, in_order, observed, without_aot_cache
 from torchsleuth.capture.steps import Step
@@ -154,7 +154,7 @@ class _Compilation:
 
     def compile(self, gm: fx.GraphModule, examples: Sequence[Any]) -> Any:
         settings = self._settings
-        self._graph = keeping.guarded(settings, None, lambda: self._record(gm, examples))
+        self._graph = guarded(settings, None, lambda: self._record(gm, examples))
         if self._graph is None:
             return self._backend(gm, examples)
         compiled = self._compile(self._graph, gm, examples)

@@ -109,11 +109,14 @@ def run_checked(
         return Checked(compiled(inputs) if boxed else compiled(*inputs), unchecked)
     real = list(inputs) if check.may_write else []
     result = compiled(inputs) if boxed else compiled(*inputs)
+    token = config.watch_less(None)  # the user's call may be watched inside; what follows is not it
     try:
         checked = check.check(result, real)
         return checked if checked.agrees else replace(checked, inputs=check.inputs, start=check.start)
     except Exception as error:  # noqa: BLE001 - a check must not stop the program
         return Checked(result, _unknown("the check failed", error))
+    finally:
+        config.watch_again(token)
 
 
 class _ReferenceRaised(Exception):

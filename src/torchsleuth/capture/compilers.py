@@ -16,9 +16,9 @@ import msgspec
 from torch import fx
 
 from torchsleuth import config
-from torchsleuth.capture import keeping
 from torchsleuth.capture.deferred import DeferredCall
 from torchsleuth.capture.graphs import Graph, identify
+from torchsleuth.capture.guarding import guarded
 from torchsleuth.capture.options import Options, in_order, observed
 from torchsleuth.capture.steps import Step
 from torchsleuth.capture.watching import Watch, writes_ahead
@@ -55,12 +55,16 @@ class WatchedCompiler:
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
         settings = self._watch.settings()
-        if settings.after is None or not settings.after.sees_aot:
+        is_watched = settings.after is not None and settings.after.sees_aot
+        if not is_watched and self._parent is None:
             return self._compiler(gm, example_inputs, **kwargs)
-        graph = keeping.guarded(settings, None, lambda: self._record(gm, example_inputs, kwargs))
+        graph = guarded(settings, None, lambda: self._record(gm, example_inputs, kwargs))
         if graph is None:
             return self._compiler(gm, example_inputs, **kwargs)
-        compiled = self._compile(settings, graph, gm, example_inputs, kwargs)
+        if is_watched:
+            compiled = self._compile(settings, graph, gm, example_inputs, kwargs)
+        else:  # a backward graph that a check compiles before the user does: what it does for the user is watched
+            compiled = self._compiler(gm, example_inputs, **kwargs)
         if not callable(compiled):  # Inductor ahead of time: files, to be loaded by somebody else
             return compiled
         return DeferredCall(self._watch, graph, compiled)

@@ -1,33 +1,27 @@
 """Keeping a failure: the case, its script, what the compiler made, and telling the user where it all is.
 
-    keep(watch, graph, inputs, failure, settings)     after the fact
-    ahead = write_ahead(...); ...; ahead.drop()       before a step that the process may not survive
-
-Nothing here raises. If torchsleuth itself fails, that is logged and kept beside (`trouble-*.txt` in the store), and
-whatever the user's program was about to do or to raise goes on.
+if is_failure(error, "run", seconds):
+    keep_error(watch, settings, error, evidence)
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shlex
 import tempfile
-import threading
-import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import torch
 
 from torchsleuth import config, torch_compat
 from torchsleuth.capture.graphs import Graph
-from torchsleuth.capture.journal import Doing, InFlight, Kept
+from torchsleuth.capture.guarding import add_note, guarded
+from torchsleuth.capture.journal import Doing, Kept
 from torchsleuth.capture.stages import locate
 from torchsleuth.capture.watching import Watch, anchored, minifies
 from torchsleuth.case import schema
@@ -36,13 +30,12 @@ from torchsleuth.case.script.expected import first_line, in_words as failure_in_
 from torchsleuth.case.stores.files import LocalFiles
 from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.config import Settings
-from torchsleuth.errors import MissingTensor, SleuthError, in_words
+from torchsleuth.errors import MissingTensor, SleuthError
 from torchsleuth.outcome import Stage
 from torchsleuth.run.delivery import deliver
 
 log = logging.getLogger("torchsleuth.capture")
 
-_T = TypeVar("_T")
 _TRIES: Final = 3
 _MARK: Final = "__torchsleuth_case__"
 HANG: Final = 1.0
@@ -142,7 +135,7 @@ def _keep(watch: Watch, settings: Settings, evidence: Evidence) -> Kept | None:
         parent = None
         if graph.parent is not None and graph.parent.sketch is not None:
             parent = _save_parent(store, settings, graph.parent, evidence)
-        entry, case = _save(store, settings, graph, evidence.inputs, evidence.failure, evidence.state, parent)
+        entry, case = save(store, settings, graph, evidence.inputs, evidence.failure, evidence.state, parent)
         guarded(settings, None, lambda: _put_beside(store, entry, case, evidence.code))
     words = _words(graph, evidence.failure)
     kept = Kept(
@@ -157,12 +150,12 @@ def _save_parent(store: Store, settings: Settings, parent: Graph, evidence: Evid
     """Dynamo's graph: with what it was called with, if that is at hand, or else with inputs that fit."""
     outer = evidence.outer
     inputs, state = (None, parent.state) if outer is None else (outer.inputs, outer.in_place_of(parent.state))
-    entry, case = _save(store, settings, parent, inputs, evidence.failure, state)
+    entry, case = save(store, settings, parent, inputs, evidence.failure, state)
     guarded(settings, None, lambda: _put_beside(store, entry, case, None))
     return entry.id
 
 
-def _save(
+def save(
     store: Store,
     settings: Settings,
     graph: Graph,
@@ -245,99 +238,8 @@ def _words(graph: Graph, failure: schema.Failure) -> str:
     return f"{', '.join(where)}: {failure_in_words(failure)}"
 
 
-# ---- ahead of the fact -----------------------------------------------------------------------------------
-
-
-class Ahead:
-    """A case that is on the disk for as long as a step takes, and stays there if the process does not survive it."""
-
-    def __init__(
-        self, watch: Watch, settings: Settings, store: Store, entry: Listed, case: schema.Case, flight: InFlight
-    ) -> None:
-        self._watch = watch
-        self._settings = settings
-        self._store = store
-        self._entry = entry
-        self._times = store.tensor_times(case)
-        self._flight = flight
-
-    def drop(self) -> None:
-        """The step is over, however it went."""
-        guarded(self._settings, None, self._drop)
-
-    def _drop(self) -> None:
-        self._store.discard(self._entry, self._times)
-        self._watch.journal.drop(self._flight)
-
-
-def write_ahead(watch: Watch, settings: Settings, graph: Graph, inputs: Sequence[Any], doing: Doing) -> Ahead | None:
-    """Put the case on the disk that tells of this process's death, in case it dies now."""
-    return guarded(settings, None, lambda: _write_ahead(watch, settings, graph, inputs, doing))
-
-
-def _write_ahead(watch: Watch, settings: Settings, graph: Graph, inputs: Sequence[Any], doing: Doing) -> Ahead:
-    store = Store.open(settings.store)
-    stage = Stage.RUN if doing == "run" else Stage.UNKNOWN
-    did = "ran" if doing == "run" else "compiled"
-    failure = schema.Failure(
-        schema.Signature("crashed", stage, message=f"the process died while it {did} the graph"),
-        # The token keeps this case apart from that of another process or thread with the same graph and inputs.
-        message=f"the process {os.getpid()} died while it {did} {graph.name} ({secrets.token_hex(4)})",
-    )
-    state = graph.state if doing == "compile" else graph.state_now()
-    with torch_compat.plain_torch():
-        entry, case = _save(store, settings, graph, inputs, failure, state)
-    flight = InFlight(
-        os.getpid(), threading.get_ident(), store.files.root, entry.id, entry.path, doing, graph.name, time.time()
-    )
-    watch.journal.ahead(flight)
-    return Ahead(watch, settings, store, entry, case, flight)
-
-
-# ---- our own failures ------------------------------------------------------------------------------------
-
-
-def guarded(settings: Settings, error: BaseException | None, do: Callable[[], _T]) -> _T | None:
-    """Do something of ours, with watching off. If it fails, the user's program does not notice: None."""
-    token = config.watch_less(None)
-    try:
-        return do()
-    except Exception as trouble:
-        log.exception("torchsleuth itself failed; the program goes on as it would have without it")
-        where = _keep_trouble(settings, trouble)
-        if error is not None:
-            beside = f" (see {where})" if where else ""
-            add_note(error, f"torchsleuth could not keep this failure as a case: {in_words(trouble)}{beside}")
-        return None
-    finally:
-        config.watch_again(token)
-
-
-def _keep_trouble(settings: Settings, trouble: Exception) -> str | None:
-    """The traceback of a failure of ours, in a file of its own in the store, if that can be written."""
-    text = "".join(traceback.format_exception(trouble))
-    name = f"trouble-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(2)}.txt"
-    try:
-        store = Store.open(settings.store)
-        store.files.put(name, text.encode("utf-8", "backslashreplace"))
-        return store.files.path(name)
-    except Exception:  # noqa: BLE001 - it is in the log already
-        return None
-
-
 def _mark(error: BaseException, case: str) -> None:
     try:
         setattr(error, _MARK, case)
     except Exception:  # noqa: BLE001 - an exception of the user's own that takes no attributes
         log.debug("%s takes no attributes", type(error).__qualname__)
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """A line under the traceback."""
-    try:
-        if hasattr(error, "add_note"):
-            error.add_note(note)
-        else:  # Python 3.10 does not print it; those who look for it find it
-            error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001
-        log.debug("%s takes no notes", type(error).__qualname__)

@@ -17,9 +17,10 @@ import torch
 
 from torchsleuth import torch_compat
 from torchsleuth.capture import keeping
+from torchsleuth.capture.ahead import Ahead, write_ahead
 from torchsleuth.capture.graphs import Graph
 from torchsleuth.capture.journal import Doing
-from torchsleuth.capture.keeping import Ahead, Evidence, Outer
+from torchsleuth.capture.keeping import Evidence, Outer
 from torchsleuth.capture.watching import Watch
 from torchsleuth.case import schema
 from torchsleuth.compare.rng import RngState, preserved
@@ -56,7 +57,7 @@ class Step:
 
     def __enter__(self) -> None:
         if self._wants_ahead and self._has_inputs():
-            self._ahead = keeping.write_ahead(self._watch, self._settings, self._graph, self._inputs, self._doing)
+            self._ahead = write_ahead(self._watch, self._settings, self._graph, self._inputs, self._doing)
         self._began = time.monotonic()
 
     def __exit__(

@@ -1,0 +1,177 @@
+"""Real bugs of torch.compile, each met by `sleuth run`: does it yield a case, and of which kind?
+
+    python benchmarks/real_bugs.py FOLDER [--export] [--timeout 90] [--level 4] [--after aot] [PROGRAM...]
+
+Every `*.py` in the folder has `make() -> (function, arguments)`; a line `# kind: ...` in it says what is known of the
+bug. A driver of ten lines compiles the function and calls it once, under `sleuth run`, with a store of its own and no
+compiler caches from before. The table has one line for each case that was kept; `--export` also runs `sleuth export` on
+it, which runs the script in a fresh interpreter. The exit code is 1 if a program left no case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsleuth.case.schema import Case, Failure
+from torchsleuth.case.stores.store import Store
+
+DRIVER = """\
+import importlib.util
+import sys
+
+import torch
+
+spec = importlib.util.spec_from_file_location({name!r}, {path!r})
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+function, arguments = module.make()
+with torch.no_grad():
+    torch.compile(function)(*arguments)
+"""
+HEAD = "program", "known as", "exit code", "seconds", "kind", "stage", "op", "user's line", "symptom", "graph"
+SLEUTH = (sys.executable, "-m", "torchsleuth")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What `sleuth run` did with one program."""
+
+    program: Path
+    code: int
+    seconds: float
+    store: str
+    said: str
+
+    def rows(self, export: Exporter | None) -> Iterator[tuple[str, ...]]:
+        """A line of the table for each case; one that says that there is none, if there is none."""
+        store = Store.open(self.store)
+        start = self.program.stem, known_as(self.program), str(self.code), f"{self.seconds:.0f}"
+        entries = list(store.entries())
+        for entry in entries:
+            case = store.load(entry.id)
+            last = () if export is None else (export(entry.id, self.store),)
+            yield (*start, *described(case, self.program.parent), *last)
+        if not entries:
+            yield (*start, "no case", *[""] * (len(HEAD) - len(start) - 1), *(() if export is None else ("",)))
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """Runs `sleuth export`."""
+
+    timeout: float
+    environ: Mapping[str, str]
+
+    def __call__(self, case: str, store: str) -> str:
+        script = Path(store).parent / "exported" / f"{case}.py"
+        script.parent.mkdir(exist_ok=True)
+        asked = ("export", case, "--store", store, "--output", str(script), "--timeout", f"{self.timeout:g}", "--json")
+        ran = subprocess.run([*SLEUTH, *asked], capture_output=True, text=True, env=self.environ)
+        try:
+            told = json.loads(ran.stdout)
+        except ValueError:
+            return f"failed: {(ran.stderr.strip().splitlines() or ['exit code ' + str(ran.returncode)])[0]}"
+        if told.get("reproduces"):
+            return f"reproduces (inputs {told['inputs']})"
+        return "no: " + (told.get("not_run") or f"{told.get('seen')}")
+
+
+def known_as(program: Path) -> str:
+    lines = program.read_text(encoding="utf-8").splitlines()
+    return next((line.removeprefix("# kind:").strip() for line in lines if line.startswith("# kind:")), "")
+
+
+def described(case: Case, folder: Path) -> tuple[str, ...]:
+    failure, graph = case.failure, case.origin.graph
+    if failure is None:
+        return "no failure", "", "", "", "", graph
+    found = failure.signature
+    kind = found.kind if found.signal is None else f"{found.kind} (signal {found.signal})"
+    return kind, str(found.stage), found.op or "", line_of(failure, folder), symptom_of(failure), graph
+
+
+def line_of(failure: Failure, folder: Path) -> str:
+    """The user's line, by the name that the file has in the folder."""
+    frame = failure.frame
+    if frame is None:
+        return ""
+    file = Path(frame.file)
+    return f"{file.relative_to(folder) if file.is_relative_to(folder) else file.name}:{frame.line}"
+
+
+def symptom_of(failure: Failure) -> str:
+    """In what it differs, and where; or the type of the exception."""
+    found = failure.signature
+    if found.symptom is not None:
+        return f"{found.symptom} at {failure.path}" if failure.path else str(found.symptom)
+    return found.types[-1].rpartition(".")[2] if found.types else ""
+
+
+def run(program: Path, folder: Path, options: argparse.Namespace, environ: Mapping[str, str]) -> Ran:
+    driver, store = folder / "driver.py", folder / "store"
+    folder.mkdir()
+    driver.write_text(DRIVER.format(name=program.stem, path=str(program)), encoding="utf-8")
+    asked = ("--level", options.level, "--after", options.after, "--timeout", f"{options.timeout:g}")
+    began = time.monotonic()
+    ran = subprocess.run(
+        [*SLEUTH, "run", *asked, "--store", str(store), str(driver)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environ,
+    )
+    return Ran(program, ran.returncode, time.monotonic() - began, str(store), ran.stderr)
+
+
+def show(cells: tuple[str, ...]) -> None:
+    print("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run `sleuth run` on a folder of real bugs.")
+    parser.add_argument("folder", nargs="?", type=Path, help="programs with make() -> (function, arguments)")
+    parser.add_argument("programs", nargs="*", help="only these, by name")
+    parser.add_argument("--export", action="store_true", help="also: does the exported script reproduce it?")
+    parser.add_argument("--timeout", type=float, default=90.0, help="seconds for each run (default 90)")
+    parser.add_argument("--level", default="4")
+    parser.add_argument("--after", default="aot")
+    parser.add_argument("--verbose", action="store_true", help="also print the end of what `sleuth run` said")
+    options = parser.parse_intermixed_args()
+    if options.folder is None:
+        print("no folder was named, so there is nothing to do: real_bugs.py FOLDER")
+        return 0
+    programs = sorted(path.resolve() for path in options.folder.glob("*.py"))
+    if options.programs:
+        programs = [path for path in programs if path.stem in options.programs]
+    with tempfile.TemporaryDirectory(prefix="sleuth-real-bugs-") as name:
+        folder = Path(name)
+        environ = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
+        exporter = Exporter(options.timeout, environ) if options.export else None
+        head = (*HEAD, "exported script") if options.export else HEAD
+        show(head)
+        show(("---",) * len(head))
+        without = []
+        for program in programs:
+            ran = run(program, folder / program.stem, options, environ)
+            if options.verbose:
+                print("\n".join(ran.said.strip().splitlines()[-12:]), file=sys.stderr, flush=True)
+            for row in ran.rows(exporter):
+                show(row)
+                if "no case" in row:
+                    without.append(program.stem)
+    print(f"\n{len(programs) - len(without)} of {len(programs)} programs left a case", *without)
+    return 1 if without else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""What watching costs: the time of a call, watched over unwatched, and the memory that is left after a thousand calls.
+
+    python benchmarks/watch_overhead.py [--rounds 60]
+
+Every program is compiled by Inductor once for each way of watching, and all are called in turns, so that whatever else
+the machine does hits them alike. A row is the median over the rounds of (watched / unwatched) in that round, with the
+quartiles. "again" is a second unwatched copy: how far it is from 1 is what this machine can tell apart.
+
+Goals: levels 1 to 3 at most 1.02 (level 3 after its first call), level 4 with one call in 100 checked at most 1.10, and
+no memory kept. The peer is torch's own wrapper (`torch._dynamo.config.repro_after = "aot"`) at its levels 1 and 2; its
+level 3 writes a file at each call, and its level 4 runs everything twice each time, so these are called less often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import logging
+import os
+import shutil
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo.config as dynamo_config
+from rich.console import Console
+from rich.table import Table
+
+from torchsleuth.capture.backends import watch
+
+Call = Callable[[], Any]
+AT_PEER = "peer, level "
+
+
+@dataclass(frozen=True)
+class Program:
+    """Something to compile, and how to call it."""
+
+    name: str
+    make: Callable[[], torch.nn.Module]
+    inputs: tuple[torch.Tensor, ...]
+    train: bool = False
+    block: int = 20
+    """How many calls are timed together."""
+
+
+def mlp() -> torch.nn.Module:
+    layers: list[torch.nn.Module] = []
+    for _ in range(3):
+        layers += [torch.nn.Linear(512, 512), torch.nn.GELU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+class Gpt2Block(torch.nn.Module):
+    """One block of GPT-2 in its original size, with random weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import GPT2Config
+        from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+        config = GPT2Config(n_layer=1, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0, attn_implementation="sdpa")
+        self.block = GPT2Block(config, layer_idx=0)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        out = self.block(x)
+        return out[0] if isinstance(out, tuple) else out
+
+
+def programs() -> list[Program]:
+    torch.manual_seed(0)
+    x, tokens = torch.randn(128, 512), torch.randn(1, 128, 768)
+    return [
+        Program("3-layer MLP", mlp, (x,)),
+        Program("3-layer MLP, forward and backward", mlp, (x,), train=True, block=10),
+        Program("GPT-2 block", Gpt2Block, (tokens,), block=10),
+        Program("GPT-2 block, forward and backward", Gpt2Block, (tokens,), train=True, block=5),
+    ]
+
+
+WAYS: dict[str, dict[str, Any] | None] = {
+    "unwatched": None,
+    "again": None,
+    "level 1": {"level": 1},
+    "level 2": {"level": 2},
+    "level 3": {"level": 3},
+    "level 3, after Dynamo": {"level": 3, "after": "dynamo"},
+    "level 4, 1 in 100": {"level": 4, "check_every": 100},
+    f"{AT_PEER}1": None,
+    f"{AT_PEER}2": None,
+}
+
+
+def prepared(program: Program, way: str, store: str) -> Call:
+    """The program, compiled and called often enough to be in its stride."""
+    torch.manual_seed(0)
+    model = program.make().train(program.train)
+    options = WAYS[way]
+    backend: Any = "inductor" if options is None else watch("inductor", store=store, **options)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=backend)
+
+    def call() -> Any:
+        with at_peer(way):
+            if not program.train:
+                with torch.no_grad():
+                    return compiled(*program.inputs)
+            result = compiled(*program.inputs).sum()
+            result.backward()
+            return result
+
+    for _ in range(10):
+        call()
+    return call
+
+
+@contextlib.contextmanager
+def at_peer(way: str) -> Iterator[None]:
+    if not way.startswith(AT_PEER):
+        yield
+        return
+    with dynamo_config.patch(repro_after="aot", repro_level=int(way[-1])):
+        yield
+
+
+def measured(program: Program, rounds: int, store: str) -> dict[str, list[float]]:
+    """Seconds of a block of calls, by way, round by round."""
+    calls = {way: prepared(program, way, store) for way in WAYS}
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    order = list(WAYS)
+    for number in range(rounds):
+        for way in order if number % 2 else reversed(order):
+            call = calls[way]
+            with at_peer(way):
+                began = time.perf_counter()
+                for _ in range(program.block):
+                    call()
+                seconds[way].append(time.perf_counter() - began)
+    return seconds
+
+
+def sampled(program: Program, rounds: int, store: str) -> list[float]:
+    """Level 4 with one call in 100 checked, over unwatched: whole hundreds of calls, since one in them is slow."""
+    watched, plain = (prepared(program, way, store) for way in ("level 4, 1 in 100", "unwatched"))
+    ratios = []
+    for _ in range(rounds):
+        times = []
+        for call in (watched, plain):
+            began = time.perf_counter()
+            for _ in range(100):
+                call()
+            times.append(time.perf_counter() - began)
+        ratios.append(times[0] / times[1])
+    return ratios
+
+
+def kept_memory(program: Program, store: str) -> dict[str, tuple[int, int, int]]:
+    """What 1,000 calls leave behind, by way: bytes of Python, objects, tensors."""
+    found = {}
+    for way in ("unwatched", "level 2", "level 3", "level 4, 1 in 100"):
+        call = prepared(program, way, store)
+        for _ in range(100):
+            call()
+        tracemalloc.start()
+        call()
+        before = _held()
+        for _ in range(1000):
+            call()
+        after = _held()
+        tracemalloc.stop()
+        found[way] = (after[0] - before[0], after[1] - before[1], after[2] - before[2])
+    return found
+
+
+def _held() -> tuple[int, int, int]:
+    gc.collect()
+    objects = gc.get_objects()
+    tensors = sum(issubclass(type(each), torch.Tensor) for each in objects)
+    return tracemalloc.get_traced_memory()[0], len(objects), tensors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=60)
+    rounds = parser.parse_args().rounds
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    console = Console(width=120)
+    store = tempfile.mkdtemp(prefix="sleuth-bench-")
+    os.chdir(store)  # the peer writes into the current folder
+    try:
+        for program in programs():
+            seconds = measured(program, rounds, store)
+            table = Table(title=f"{program.name}: time of a call, watched / unwatched ({rounds} rounds)", width=110)
+            for head in ("", "median", "quartiles", "µs a call"):
+                table.add_column(head, justify="right" if head else "left")
+            for way, times in seconds.items():
+                ratios = [one / other for one, other in zip(times, seconds["unwatched"], strict=True)]
+                if way == "level 4, 1 in 100":
+                    ratios = sampled(program, max(5, rounds // 6), store)
+                low, _, high = statistics.quantiles(ratios, n=4)
+                each = statistics.median(times) / program.block * 1e6
+                table.add_row(way, f"{statistics.median(ratios):.3f}", f"{low:.3f} – {high:.3f}", f"{each:,.0f}")
+            console.print(table)
+        program = programs()[0]
+        table = Table(title=f"{program.name}: what 1,000 calls leave behind", width=110)
+        for head in ("", "bytes of Python", "objects", "tensors"):
+            table.add_column(head, justify="right" if head else "left")
+        for way, (nbytes, objects, tensors) in kept_memory(program, store).items():
+            table.add_row(way, f"{nbytes:,}", f"{objects:,}", f"{tensors:,}")
+        console.print(table)
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
