@@ -40,7 +40,7 @@ PACKAGE = "torchsleuth"
 TOOL = "tools/check_imports.py"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "locks"),
     ("outcome",),
     ("config",),
     ("torch_compat",),

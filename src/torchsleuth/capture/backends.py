@@ -11,6 +11,7 @@ What fails between Dynamo and those compilers is a case of Dynamo's graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +28,7 @@ from torchsleuth.capture.options import Options, in_order, observed, without_aot
 from torchsleuth.capture.steps import Step
 from torchsleuth.capture.watching import Watch, settings_for, writes_ahead
 from torchsleuth.case import schema
+from torchsleuth.case.script.compilers import KNOWN
 from torchsleuth.config import After, Level, Settings
 from torchsleuth.errors import SleuthError
 
@@ -101,7 +103,7 @@ class WatchedBackend:
         return hash(self.__name__)
 
     def _parts(self) -> tuple[Any, ...]:
-        return self.backend, self._watch.base, self._chosen, self._dynamic
+        return self.backend, self._watch.base, id(self._watch.journal), self._chosen, self._dynamic
 
     @cached_property
     def _plain(self) -> Callable[..., Any]:
@@ -121,10 +123,14 @@ class WatchedBackend:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Any:
         settings = self._watch.settings()
         plain = self._with(given) if given else self._plain
-        if settings.after is None:
+        if settings.after is None or torch_compat.is_for_serialising():
             return plain(gm, example_inputs)
+        compilation = guarded(settings, None, lambda: self._compilation(settings, plain, given))
+        return plain(gm, example_inputs) if compilation is None else compilation.compile(gm, example_inputs)
+
+    def _compilation(self, settings: Settings, plain: Callable[..., Any], given: Mapping[str, Any]) -> _Compilation:
         described = describe_backend(self.backend, {**self._chosen, **given}, self._dynamic)
-        return _Compilation(self._watch, settings, plain, described).compile(gm, example_inputs)
+        return _Compilation(self._watch, settings, plain, described)
 
 
 class _Bound:
@@ -158,6 +164,8 @@ class _Compilation:
         if self._graph is None:
             return self._backend(gm, examples)
         compiled = self._compile(self._graph, gm, examples)
+        if not callable(compiled):  # torch will say what it thinks of that
+            return compiled
         if not self._has_aot:
             return OnlyCall(self._watch, self._graph, compiled)
         if settings.after is not None and settings.after.sees_dynamo:
@@ -188,12 +196,26 @@ class _Compilation:
                 return self._backend(gm, examples)  # type: ignore[no-any-return]
             finally:
                 config.watch_again(token)
-        with without_aot_cache(), torch_compat.aot_compilers_wrapped(self._wrap):
+        with ExitStack() as stack:
+            guarded(self._settings, None, lambda: self._stand_between(stack))
             return self._backend(gm, examples)  # type: ignore[no-any-return]
+
+    def _stand_between(self, stack: ExitStack) -> None:
+        """Between the backend and its compilers of graphs after AOT."""
+        stack.enter_context(torch_compat.aot_compilers_wrapped(self._wrap, inductor=self._may_be_inductor()))
+        stack.enter_context(without_aot_cache())
+
+    def _may_be_inductor(self) -> bool:
+        """Any function may call Inductor; torch's own other backends do not."""
+        return self._described.backend == "inductor" or self._described.backend not in KNOWN
 
     def _wrap(self, compiler: Callable[..., Any], phase: str | None) -> Callable[..., Any]:
         """A compiler that the backend has for graphs after AOT."""
-        self._has_aot = True
+        watched = guarded(self._settings, None, lambda: self._watched(compiler, phase))
+        self._has_aot = watched is not None
+        return compiler if watched is None else watched
+
+    def _watched(self, compiler: Callable[..., Any], phase: str | None) -> WatchedCompiler:
         return WatchedCompiler(
             compiler,
             describe_compiler(compiler),

@@ -24,6 +24,7 @@ from torch import fx
 from torchsleuth import config, torch_compat
 from torchsleuth.capture.again import Again, Hidden, Lending, may_be_lent, scratch_inputs
 from torchsleuth.capture.findings import Finding, by_tolerance, weighed
+from torchsleuth.capture.guarding import is_the_user_s, mark
 from torchsleuth.capture.reference import surely_draws_nothing, surely_writes_nothing, with_tensors
 from torchsleuth.compare import (
     Comparison,
@@ -104,7 +105,9 @@ def run_checked(
     """
     try:
         check = _Check(compiled, reference, inputs, boxed, settings)
-    except Exception as error:  # noqa: BLE001 - then it runs unchecked
+    except Exception as error:
+        if is_the_user_s(error):
+            raise
         unchecked = _unknown("the inputs could not be copied", error)
         return Checked(compiled(inputs) if boxed else compiled(*inputs), unchecked)
     real = list(inputs) if check.may_write else []
@@ -113,8 +116,14 @@ def run_checked(
     try:
         checked = check.check(result, real)
         return checked if checked.agrees else replace(checked, inputs=check.inputs, start=check.start)
-    except Exception as error:  # noqa: BLE001 - a check must not stop the program
+    except Exception as error:
+        if is_the_user_s(error):
+            mark(error)
+            raise
         return Checked(result, _unknown("the check failed", error))
+    except BaseException as error:
+        mark(error)  # what the user interrupts here is not the compiled graph
+        raise
     finally:
         config.watch_again(token)
 

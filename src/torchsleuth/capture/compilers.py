@@ -16,7 +16,7 @@ import msgspec
 from torch import fx
 
 from torchsleuth import config
-from torchsleuth.capture.deferred import DeferredCall
+from torchsleuth.capture.deferred import DeferredCall, UnboxedCall
 from torchsleuth.capture.graphs import Graph, identify
 from torchsleuth.capture.guarding import guarded
 from torchsleuth.capture.options import Options, in_order, observed
@@ -67,6 +67,8 @@ class WatchedCompiler:
             compiled = self._compiler(gm, example_inputs, **kwargs)
         if not callable(compiled):  # Inductor ahead of time: files, to be loaded by somebody else
             return compiled
+        if self._parent is not None and not getattr(compiled, "_boxed_call", False):
+            return UnboxedCall(self._watch, graph, compiled)
         return DeferredCall(self._watch, graph, compiled)
 
     def _compile(

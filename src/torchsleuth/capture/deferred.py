@@ -33,11 +33,19 @@ _outer: ContextVar[Outer | None] = ContextVar("torchsleuth.outer", default=None)
 class _Call:
     """What both kinds of calls share: one graph, what was compiled from it, and how often it ran."""
 
-    def __init__(self, watch: Watch, graph: Graph, compiled: Callable[..., Any], *, boxed: bool) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        graph: Graph,
+        compiled: Callable[..., Any],
+        *,
+        boxed: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        """`boxed`: what was compiled, if it is a graph after AOT, as a function that takes one list."""
         self._watch = watch
         self._graph = graph
         self._compiled = compiled
-        self._judge = Judge(watch, graph, compiled, boxed=boxed)
+        self._judge = Judge(watch, graph, compiled if boxed is None else boxed, boxed=boxed is not None)
         self._synchronise = synchroniser(graph.accelerators)
         self._is_random = bool(random_ops_in(graph.reference))
         self._has_run = False
@@ -85,7 +93,7 @@ class DeferredCall(_Call):
     """A compiled graph after AOT. To whoever looks at it, it is what the compiler returned."""
 
     def __init__(self, watch: Watch, graph: Graph, compiled: Callable[[list[Any]], Any]) -> None:
-        super().__init__(watch, graph, compiled, boxed=True)
+        super().__init__(watch, graph, compiled, boxed=compiled)
         self._boxed_call = True
 
     def __call__(self, inputs: list[Any]) -> Any:
@@ -114,11 +122,38 @@ class DeferredCall(_Call):
         raise TypeError("the class of a watched call cannot be changed")
 
 
+class UnboxedCall(_Call):
+    """A compiled graph after AOT that takes its inputs one by one. Torch warns of such, and boxes them itself."""
+
+    def __init__(self, watch: Watch, graph: Graph, compiled: Callable[..., Any]) -> None:
+        super().__init__(watch, graph, compiled, boxed=_Boxed(compiled))
+
+    def __call__(self, *inputs: Any) -> Any:
+        settings = self._watch.settings()
+        if settings.after is not After.AOT and settings.after is not After.BOTH:
+            return self._compiled(*inputs)
+        token = config.watch_less(None)
+        try:
+            return self._call(settings, inputs, inputs, list(inputs))
+        finally:
+            config.watch_again(token)
+
+
+class _Boxed:
+    """A function that takes one list, for one that takes its inputs one by one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self._function(*inputs)
+
+
 class DynamoCall(_Call):
     """A compiled graph of Dynamo's."""
 
     def __init__(self, watch: Watch, graph: Graph, compiled: Callable[..., Any]) -> None:
-        super().__init__(watch, graph, compiled, boxed=False)
+        super().__init__(watch, graph, compiled)
 
     def __call__(self, *inputs: Any) -> Any:
         settings = self._watch.settings()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import time
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from torchsleuth import config
 from torchsleuth.case.stores.store import Store
@@ -21,6 +22,7 @@ from torchsleuth.errors import in_words
 log = logging.getLogger("torchsleuth.capture")
 
 _T = TypeVar("_T")
+_MARK: Final = "__torchsleuth_case__"
 
 
 def guarded(settings: Settings, error: BaseException | None, do: Callable[[], _T]) -> _T | None:
@@ -29,6 +31,8 @@ def guarded(settings: Settings, error: BaseException | None, do: Callable[[], _T
     try:
         return do()
     except Exception as trouble:
+        if is_the_user_s(trouble):
+            raise
         log.exception("torchsleuth itself failed; the program goes on as it would have without it")
         where = _keep_trouble(settings, trouble)
         if error is not None:
@@ -37,6 +41,30 @@ def guarded(settings: Settings, error: BaseException | None, do: Callable[[], _T
         return None
     finally:
         config.watch_again(token)
+
+
+def is_the_user_s(error: BaseException) -> bool:
+    """Whether an exception in the middle of our work is none of ours: a signal handler of the program's raised it."""
+    handlers = (signal.getsignal(number) for number in signal.valid_signals())
+    codes = {getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers if callable(one)} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def mark(error: BaseException, case: str = "") -> None:
+    """From now on an exception counts as dealt with; `case` is what was made of it."""
+    try:
+        setattr(error, _MARK, case)
+    except Exception:  # noqa: BLE001 - an exception of the user's own that takes no attributes
+        log.debug("%s takes no attributes", type(error).__qualname__)
+
+
+def is_marked(error: BaseException) -> bool:
+    return getattr(error, _MARK, None) is not None
 
 
 def _keep_trouble(settings: Settings, trouble: Exception) -> str | None:

@@ -6,13 +6,13 @@ large ones referred to; what has changed since by the time that it fails is noti
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from torchsleuth.case.storages.memory import digest_of
 from torchsleuth.errors import MissingTensor
+from torchsleuth.locks import ForkableLock
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ class HeldBlobs:
     def __init__(self) -> None:
         self._held: dict[str, torch.UntypedStorage] = {}
         self._target: Blobs | None = None
-        self._writing = threading.Lock()
+        self._writing = ForkableLock()
 
     def put(self, storage: torch.UntypedStorage) -> str:
         if self._target is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from torchsleuth import torch_compat
 from torchsleuth.capture.backends import WatchedBackend
 from torchsleuth.capture.journal import Journal, Kept
-from torchsleuth.capture.watching import Watch, settings_for
+from torchsleuth.capture.watching import JOURNAL, Watch, settings_for
 from torchsleuth.config import After, Level
 
 
@@ -28,7 +28,7 @@ class Watching:
 
     @property
     def kept(self) -> list[Kept]:
-        """The cases that this process kept, in order."""
+        """The cases that this process kept, in order; also those of backends that the program itself has watched."""
         return self.watch.journal.kept
 
     def wrap(self, backend: Any) -> Any:
@@ -58,5 +58,5 @@ def installed(
     base = replace(settings_for(level=level, store=store, **settings), after=after)  # type: ignore[arg-type]
     watching = Watching(Watch(base, Journal(journal)))
     wrap = watching.wrap  # bound once: it is told from others by what it is
-    with torch_compat.dynamo_backends_wrapped(wrap):
+    with JOURNAL.told_to(watching.watch.journal), torch_compat.dynamo_backends_wrapped(wrap):
         yield watching

@@ -10,15 +10,18 @@ The file has one JSON value a line. Each line is appended by one call, so that f
 from __future__ import annotations
 
 import json
+import logging
 import os
-import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 Doing = Literal["compile", "run"]
+
+log = logging.getLogger("torchsleuth.capture")
 
 _MOST_KEPT: Final = 10_000
 
@@ -67,7 +70,7 @@ class Journal:
         self.path = path
         self._kept: list[Kept] = []
         self._pid = os.getpid()
-        self._writing = threading.Lock()
+        self._listeners: tuple[Journal, ...] = ()
 
     def __deepcopy__(self, _: object) -> Journal:
         """Models are copied with what they were compiled by; there is still one list."""
@@ -77,6 +80,15 @@ class Journal:
         """They are pickled with it as well; there, it begins anew."""
         return Journal, (self.path,)
 
+    @contextmanager
+    def told_to(self, listener: Journal) -> Iterator[None]:
+        """Inside, `listener` hears of everything as well; where several are open, the one that was opened last."""
+        self._listeners = (*self._listeners, listener)
+        try:
+            yield
+        finally:
+            self._listeners = tuple(one for one in self._listeners if one is not listener)
+
     @property
     def kept(self) -> list[Kept]:
         """The cases that this very process kept, in order."""
@@ -84,27 +96,35 @@ class Journal:
 
     def keep(self, kept: Kept) -> None:
         if os.getpid() != self._pid:
-            self._pid, self._kept, self._writing = os.getpid(), [], threading.Lock()
+            self._pid, self._kept = os.getpid(), []
         if len(self._kept) < _MOST_KEPT:
             self._kept.append(kept)
         self._write("kept", asdict(kept))
+        for listener in self._listeners[-1:]:
+            listener.keep(kept)
 
     def ahead(self, flight: InFlight) -> None:
         self._write("ahead", {**asdict(flight), "time": time.time()})
+        for listener in self._listeners[-1:]:
+            listener.ahead(flight)
 
     def drop(self, flight: InFlight) -> None:
         self._write("dropped", {"pid": flight.pid, "store": flight.store, "case": flight.case})
+        for listener in self._listeners:
+            listener.drop(flight)
 
     def _write(self, event: str, data: dict[str, Any]) -> None:
         if self.path is None:
             return
         line = json.dumps({"event": event, **data}).encode() + b"\n"
-        with self._writing:
+        try:
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 os.write(file, line)
             finally:
                 os.close(file)
+        except OSError as error:  # whoever reads it is gone; the cases are none the worse for it
+            log.debug("the journal %s cannot be written: %s", self.path, error)
 
 
 def read(path: Path) -> Log:

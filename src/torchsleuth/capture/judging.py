@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from torchsleuth import torch_compat
 from torchsleuth.capture import keeping
@@ -17,6 +18,11 @@ from torchsleuth.config import Settings
 from torchsleuth.errors import AccuracyError
 from torchsleuth.outcome import Stage
 
+log = logging.getLogger("torchsleuth.capture")
+
+_HOPELESS: Final = 3
+"""After so many checks in a row that came to nothing, there are no more: nobody wants to read why at each call."""
+
 
 class Judge:
     """Counts the calls of a graph, and checks some of them."""
@@ -26,10 +32,10 @@ class Judge:
         self._graph = graph
         self._compiled = compiled
         self._boxed = boxed
-        self._steps = watch.steps(graph.identity.frame, graph.identity.phase)
+        self._steps = watch.steps(graph.identity.frame, graph.recording.begins_at(), graph.identity.phase)
         self._last_good = 0
-        self._is_hopeless = False
-        """It cannot be checked, and nobody wants to read that at each call."""
+        self._unknown = 0
+        """How many checks in a row came to nothing."""
         self.calls = 0
         self.checks = 0
 
@@ -40,7 +46,7 @@ class Judge:
 
     def is_due(self, settings: Settings) -> bool:
         """Whether the next call is to be checked: the first few, then each so-many-th, until there were enough."""
-        if self._is_hopeless or (settings.max_checks is not None and self.checks >= settings.max_checks):
+        if self._unknown >= _HOPELESS or (settings.max_checks is not None and self.checks >= settings.max_checks):
             return False
         beyond = self.calls + 1 - settings.check_first
         return beyond <= 0 or beyond % settings.check_every == 0
@@ -50,11 +56,11 @@ class Judge:
         self.checks += 1
         checked = run_checked(self._compiled, self._graph.reference, inputs, boxed=self._boxed, settings=settings)
         step = self._steps.count
-        if checked.unknown is not None:
-            self._is_hopeless = True
-        elif checked.agrees:
-            self._last_good = step
+        self._unknown = self._unknown + 1 if checked.unknown is not None else 0
+        if self._unknown == _HOPELESS:
+            log.warning("%s is not checked any more: %s", self._graph.name, checked.unknown)
         if checked.agrees:
+            self._last_good = self._last_good if self._unknown else step
             return checked.result
         raise self._wrong(settings, checked, step, outer)
 

@@ -20,7 +20,7 @@ import torch
 
 from torchsleuth import config, torch_compat
 from torchsleuth.capture.graphs import Graph
-from torchsleuth.capture.guarding import add_note, guarded
+from torchsleuth.capture.guarding import add_note, guarded, is_marked, is_the_user_s, mark
 from torchsleuth.capture.journal import Doing, Kept
 from torchsleuth.capture.stages import locate
 from torchsleuth.capture.watching import Watch, anchored, minifies
@@ -37,7 +37,6 @@ from torchsleuth.run.delivery import deliver
 log = logging.getLogger("torchsleuth.capture")
 
 _TRIES: Final = 3
-_MARK: Final = "__torchsleuth_case__"
 HANG: Final = 1.0
 """Seconds that a run has to last, so that interrupting it tells of a hang."""
 
@@ -59,7 +58,7 @@ def failure_of(error: BaseException, doing: Doing, seconds: float, *, pid: int |
     found = locate(error, default=Stage.RUN if doing == "run" else Stage.UNKNOWN)
     failure = raised(error, found.stage)
     signature = msgspec.structs.replace(failure.signature, op=found.op)
-    if isinstance(error, KeyboardInterrupt):
+    if _is_interrupt(error):
         what = "the compiler was" if doing == "compile" else "the compiled graph was"
         message = f"{what} interrupted after {seconds:.1f} s"
         signature = msgspec.structs.replace(signature, kind="timed out", types=(), message=message.split(" after")[0])
@@ -71,16 +70,16 @@ def failure_of(error: BaseException, doing: Doing, seconds: float, *, pid: int |
 
 def is_failure(error: BaseException, doing: Doing, seconds: float) -> bool:
     """Whether an exception tells of a failure: not of torch's own way through the program, nor of its end."""
-    if was_kept(error) or torch_compat.is_control_flow(error):
+    if is_marked(error) or torch_compat.is_control_flow(error):
         return False
-    if isinstance(error, KeyboardInterrupt):
+    if _is_interrupt(error):
         return doing == "compile" or seconds >= HANG
     return isinstance(error, Exception)
 
 
-def was_kept(error: BaseException) -> bool:
-    """Whether an exception was dealt with already, deeper inside."""
-    return getattr(error, _MARK, None) is not None
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether somebody lost patience: the user, or an alarm of the program's own."""
+    return isinstance(error, KeyboardInterrupt) or is_the_user_s(error)
 
 
 # ---- keeping -----------------------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ class Evidence:
 def keep_error(watch: Watch, settings: Settings, error: BaseException, make: Callable[[], Evidence]) -> Kept | None:
     """Keep what an exception tells of, and say so in its notes. The caller raises it again."""
     kept = guarded(settings, error, lambda: _keep(watch, settings, make()))
-    _mark(error, "" if kept is None else kept.case)
+    mark(error, "" if kept is None else kept.case)
     if kept is not None:
         add_note(error, f"torchsleuth kept this failure as a case: {kept.path}\n  {kept.words}\nNext: {kept.next}")
     return kept
@@ -236,10 +235,3 @@ def _words(graph: Graph, failure: schema.Failure) -> str:
     if failure.frame is not None:
         where.append(f"{failure.frame.file}:{failure.frame.line}")
     return f"{', '.join(where)}: {failure_in_words(failure)}"
-
-
-def _mark(error: BaseException, case: str) -> None:
-    try:
-        setattr(error, _MARK, case)
-    except Exception:  # noqa: BLE001 - an exception of the user's own that takes no attributes
-        log.debug("%s takes no attributes", type(error).__qualname__)

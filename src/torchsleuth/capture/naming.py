@@ -6,12 +6,15 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.recording import arguments
 from torchsleuth.config import After
+
+_DEEPEST: Final = 20
+"""Torch's wrapper of a backward compiler may refer to itself."""
 
 
 def name_of(backend: str | Callable[..., Any]) -> str:
@@ -69,13 +72,12 @@ def describe_compiler(compiler: Callable[..., Any]) -> schema.Compiler:
 
 def path_of(function: Callable[..., Any]) -> str:
     """Where a function can be imported from; if it cannot, still what it is called."""
-    seen: set[int] = set()
-    while id(function) not in seen:  # torch's wrapper of a backward compiler may refer to itself
-        seen.add(id(function))
+    for _ in range(_DEEPEST):
         if isinstance(function, functools.partial):
             function = function.func
         else:
-            function = getattr(function, "__wrapped__", getattr(function, "compiler_fn", function))
+            inside = getattr(function, "__dict__", {})
+            function = inside.get("__wrapped__", inside.get("compiler_fn", function))
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None) or "?"
     return f"{_main() if module == '__main__' else module}.{named.__qualname__}"

@@ -27,15 +27,15 @@ class Watch:
 
     base: Settings | None = None
     journal: Journal = field(default_factory=lambda: JOURNAL)
-    _steps: dict[tuple[str | None, str], Steps] = field(default_factory=dict)
+    _steps: dict[tuple[str | None, ...], Steps] = field(default_factory=dict)
 
     def settings(self) -> Settings:
         """The settings that hold here and now."""
         return config.current(self.base)
 
-    def steps(self, frame: str | None, phase: str) -> Steps:
+    def steps(self, frame: str | None, begin: str, phase: str) -> Steps:
         """The counter of a frame of the user's program, shared by all that was compiled from it."""
-        return self._steps.setdefault((frame, phase), Steps())
+        return self._steps.setdefault((frame, begin, phase), Steps())
 
 
 def settings_for(**given: Any) -> Settings:

@@ -104,6 +104,13 @@ class Recording:
             code=self._code,
         )
 
+    def begins_at(self) -> str:
+        """Where in the user's program the graph begins; "" if that is not known."""
+        for node in self._graph.nodes:
+            for frame in frames(node.meta.stack_trace)[:1]:
+                return f"{frame.file}:{frame.line} {frame.function}"
+        return ""
+
     def frame_of(self, node: str) -> schema.Frame | None:
         """The line of the user's program that made a node of the graph, or the node that it was made from."""
         for one in self._graph.nodes:

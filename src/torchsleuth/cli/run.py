@@ -82,6 +82,12 @@ def run(err: Console, asked: Asked) -> int:
     if isolate:  # what would be the use of surviving the program, and having nothing of it?
         level = max(level, Level.ALWAYS)
     store = Store.open(explained["store"].value).files.root
+    if isolate and store.startswith("memory:"):
+        raise SleuthError(
+            "cases in memory do not outlive the program",
+            cause=f"the store is {store}, and the program runs in a process of its own",
+            remedy="name a folder (--store), or run it in this process (--no-isolate)",
+        )
     folder = tempfile.mkdtemp(prefix="sleuth-run-")
     errand = Errand(folder, None if after is None else str(after), int(level), store)
     source = "" if after is not None else explained["after"].source

@@ -87,6 +87,7 @@ from torchsleuth.torch_compat.seams import (
     find_backend as find_backend,
     inductor_backend as inductor_backend,
     is_control_flow as is_control_flow,
+    is_for_serialising as is_for_serialising,
     is_inductor_backend as is_inductor_backend,
     is_named_backend as is_named_backend,
     is_output_code as is_output_code,

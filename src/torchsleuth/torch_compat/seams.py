@@ -13,12 +13,15 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import threading
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
+from torchsleuth.locks import ForkableLock
+from torchsleuth.torch_compat.configuration import config_values
 from torchsleuth.torch_compat.names import NAMES, resolve
 
 INDUCTOR_COMPILER: Final = "torch._inductor.compile_fx.compile_fx_inner"
@@ -35,9 +38,12 @@ _WRAP: ContextVar[Wrap | None] = ContextVar("torchsleuth.seams", default=None)
 
 
 @contextmanager
-def aot_compilers_wrapped(wrap: Wrap) -> Iterator[None]:
-    """Inside, in this thread or task, compilers of graphs after AOT are wrapped before they are used."""
-    with _SEAMS:
+def aot_compilers_wrapped(wrap: Wrap, *, inductor: bool = True) -> Iterator[None]:
+    """Inside, in this thread or task, compilers of graphs after AOT are wrapped before they are used.
+
+    `inductor`: those of Inductor as well, which is imported for it, if nobody has done that yet.
+    """
+    with _SEAMS.taken(inductor=inductor):
         token = _WRAP.set(wrap)
         try:
             yield
@@ -102,26 +108,46 @@ class _Untraced:
 
 
 class _Seams:
-    """Both places, taken while somebody needs them."""
+    """Both places, each taken while somebody needs it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
+        self._lock = ForkableLock()
+        self._users: Counter[str] = Counter()
+        self._standing: dict[str, _InductorSeam | _AotSeam] = {}
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def taken(self, *, inductor: bool) -> Iterator[None]:
+        kinds: list[type[_InductorSeam] | type[_AotSeam]] = [_AotSeam]
+        if inductor or NAMES[_InductorSeam.key].module in sys.modules:
+            kinds.append(_InductorSeam)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # importing Inductor warns; that is none of the user's doing
+            for kind in kinds:
+                resolve(kind.key)
         with self._lock:
-            if self._users == 0:
-                for kind in (_InductorSeam, _AotSeam):
-                    original = resolve(kind.key)
-                    setattr(_home(kind.key), NAMES[kind.key].attribute, kind(original))
-            self._users += 1
+            for kind in kinds:
+                self._take(kind)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for kind in kinds:
+                    self._leave(kind.key)
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                for key in (_InductorSeam.key, _AotSeam.key):
-                    setattr(_home(key), NAMES[key].attribute, resolve(key))
+    def _take(self, kind: type[_InductorSeam] | type[_AotSeam]) -> None:
+        home, attribute = _home(kind.key), NAMES[kind.key].attribute
+        if self._users[kind.key] == 0:
+            self._standing[kind.key] = kind(getattr(home, attribute))
+            setattr(home, attribute, self._standing[kind.key])
+        self._users[kind.key] += 1
+
+    def _leave(self, key: str) -> None:
+        self._users[key] -= 1
+        if self._users[key] == 0:
+            seam = self._standing.pop(key)
+            home, attribute = _home(key), NAMES[key].attribute
+            if getattr(home, attribute) is seam:  # not if somebody else has taken its place meanwhile
+                setattr(home, attribute, seam.original)
 
 
 _SEAMS = _Seams()
@@ -173,28 +199,37 @@ class _OptimizeSeam:
     """Stands in the place of the function by which torch.compile calls Dynamo."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkableLock()
         self._wraps: list[Callable[[Any], Any]] = []
+        self._original: Callable[..., Any] | None = None
 
     def __call__(self, backend: Any = "inductor", *more: Any, **options: Any) -> Any:
         wraps = self._wraps[-1:]
-        return resolve("dynamo_optimize")(wraps[0](backend) if wraps else backend, *more, **options)
+        original = self._original or resolve("dynamo_optimize")
+        return original(wraps[0](backend) if wraps else backend, *more, **options)
 
     def add(self, wrap: Callable[[Any], Any]) -> None:
         resolve("dynamo_optimize")
+        home = _home("dynamo_optimize")
         with self._lock:
             self._wraps = [*self._wraps, wrap]
-            _home("dynamo_optimize").optimize = self
+            if self._original is None:
+                self._original, home.optimize = home.optimize, self
 
     def remove(self, wrap: Callable[[Any], Any]) -> None:
         home = _home("dynamo_optimize")
         with self._lock:
             self._wraps = [one for one in self._wraps if one is not wrap]
             if not self._wraps and home.optimize is self:
-                home.optimize = resolve("dynamo_optimize")
+                home.optimize, self._original = self._original, None
 
 
 _OPTIMIZE = _OptimizeSeam()
+
+
+def is_for_serialising() -> bool:
+    """Whether torch is compiling something that is to be written to a file: what it makes has to be torch's own."""
+    return bool(config_values("torch._functorch.config").get("bundled_autograd_cache"))
 
 
 def compiled_frame() -> str | None:

@@ -66,14 +66,21 @@ def collect(store: Store, older_than: float) -> Freed:
     return Freed(removed, strays, nbytes, young)
 
 
-def discard(store: Store, case: str, tensors: Mapping[str, float]) -> None:
-    """Remove a case, and those of its tensors that no other case has, nor anybody used since that moment each."""
+_SLACK: Final = 2.0
+"""Seconds by which the times of two files may be apart the wrong way."""
+
+
+def discard(store: Store, case: str, tensors: Mapping[str, float], since: float) -> None:
+    """Remove a case, and those tensors that no other case has, nor anybody asked for after the moment given with each.
+
+    The tensors were not there before `since`, so that no case from before that can have them.
+    """
     with store.files.lock(alone=True):
         store.files.remove(f"cases/{case}")
-        used = _used(store) if tensors else set()
-        for digest, since in tensors.items():
+        used = _used(store, since - _SLACK) if tensors else set()
+        for digest, asked in tensors.items():
             if digest not in used:
-                store.files.remove(f"tensors/{digest}{SUFFIX}", unless_after=since)
+                store.files.remove(f"tensors/{digest}{SUFFIX}", unless_after=asked)
 
 
 def _is_tensor(name: str) -> bool:
@@ -96,11 +103,14 @@ class _File(msgspec.Struct):
     case: _Body
 
 
-def _used(store: Store) -> set[str]:
-    """Every digest that a case refers to, also a broken one, or one of a newer version."""
+def _used(store: Store, since: float | None = None) -> set[str]:
+    """Every digest that a case refers to, also a broken one, or one of a newer version. `since`: cases written then or
+    later."""
     used: set[str] = set()
     for case in store.case_names():
         name = f"cases/{case}/{CASE_FILE}"
+        if since is not None and (store.files.modified(name) or since) < since:
+            continue
         if store.files.size(name) is not None:
             used |= _digests(store, name)
     return used

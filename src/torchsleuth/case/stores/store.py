@@ -209,10 +209,17 @@ class Store:
         times = {digest: self.files.modified(_tensor(digest)) for digest in digests}
         return {digest: time for digest, time in times.items() if time is not None}
 
-    def discard(self, entry: Listed, tensors: Mapping[str, float]) -> None:
-        """Remove a case that was saved just now, and those tensors of it that nobody else has asked for since these
-        times (`tensor_times`, after it was saved)."""
-        discard(self, entry.id, tensors)
+    def tensor_digests(self) -> list[str]:
+        """What the store has of tensors."""
+        return [name.removesuffix(SUFFIX) for name in self.files.names("tensors") if name.endswith(SUFFIX)]
+
+    def discard(self, entry: Listed, tensors: Mapping[str, float], since: float) -> None:
+        """Remove a case that was saved just now, and tensors of it, unless another case has them.
+
+        The tensors came with it, after the moment `since`; whoever else has asked for one did so after the time that
+        is given with it (`tensor_times`, after it was saved).
+        """
+        discard(self, entry.id, tensors, since)
 
     # ---- reading -------------------------------------------------------------------------------------------
 
