@@ -51,7 +51,7 @@ def installed(
     journal: Path | None = None,
     **settings: Any,
 ) -> Iterator[Watching]:
-    """Inside, in all threads, what torch.compile compiles is watched; afterwards torch is as before.
+    """Inside, in all threads, what torch.compile compiles is watched; afterwards it is not.
 
     What was compiled inside stays watched for as long as it lives. `journal` is a file that is told of every case.
     """
