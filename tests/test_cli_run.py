@@ -219,8 +219,7 @@ def test_the_death_of_a_program_is_told(tmp_path: Path) -> None:
     assert "torchsleuth/capture" not in died.stderr
     killed = run([*SLEUTH, "--isolate", path, "kill"])
     assert killed.returncode == 128 + signal.SIGKILL
-    assert "died of SIGKILL" in killed.stderr
-    assert killed.stderr.endswith(f"Next: sleuth run --level always --isolate {path} kill\n")
+    assert "died of SIGKILL, outside of every first run of a watched graph" in killed.stderr
     left = run([*SLEUTH, "--isolate", path, "_exit"])
     assert (left.returncode, left.stderr) == (5, NOTHING)
 

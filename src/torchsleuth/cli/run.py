@@ -10,14 +10,13 @@ from __future__ import annotations
 import atexit
 import io
 import os
-import shlex
 import shutil
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +52,6 @@ class Asked:
     def settings(self) -> dict[str, Any]:
         given = {"after": self.after, "level": self.level, "store": self.store}
         return {name: value for name, value in given.items() if value is not None}
-
-    def command(self) -> str:
-        """What to type for it."""
-        words = [word for name, value in self.settings().items() for word in (f"--{name}", value)]
-        if self.isolate is not None:
-            words.append("--isolate" if self.isolate else "--no-isolate")
-        if self.timeout is not None:
-            words += ["--timeout", f"{self.timeout:g}"]
-        return shlex.join(["sleuth", "run", *words, *self.words])
 
 
 def run(err: Console, asked: Asked) -> int:
@@ -172,8 +162,6 @@ class _Telling:
             yield "Next: sleuth doctor"
         elif self.death is None or not self.death.is_violent:
             yield f"torchsleuth: {NOTHING}"
-        elif self.errand.level < Level.ALWAYS:
-            yield f"Next: {replace(self.asked, level=str(Level.ALWAYS)).command()}"
         else:
             yield "Next: sleuth doctor"
 
@@ -182,13 +170,7 @@ class _Telling:
         if settled:
             yield words
             return
-        if self.errand.level < Level.ALWAYS:
-            yield f"{words}; no case was written ahead, since that begins at level {Level.ALWAYS}"
-        else:
-            yield (
-                f"{words}, outside of every first run of a watched graph; "
-                f"level {Level(self.errand.level)} keeps first runs only"
-            )
+        yield f"{words}, outside of every first run of a watched graph; only those are kept"
         lines = death.stack.splitlines()
         if lines:
             yield from (clean(line) for line in lines[:_LINES_OF_STACK])
