@@ -1,10 +1,11 @@
 """What watching costs: the time of a call, watched over unwatched, and the memory that is left after a thousand calls.
 
-    python benchmarks/watch_overhead.py [--rounds 60]
+    python benchmarks/watch_overhead.py [--rounds 20]
 
-Every program is compiled by Inductor once for each way of watching, and all are called in turns, so that whatever else
-the machine does hits them alike. A row is the median over the rounds of (watched / unwatched) in that round, with the
-quartiles. "again" is a second unwatched copy: how far it is from 1 is what this machine can tell apart.
+Every program is compiled by Inductor once for each way of watching, and runs on one thread. A block of watched calls
+stands between two blocks of unwatched ones, so that whatever else the machine does hits them alike. A row is the median
+over the rounds of (watched / mean of the two beside it), with the quartiles. "again" is a second unwatched copy: how
+far it is from 1 is what this machine can tell apart.
 
 Goals: levels 1 to 3 at most 1.02 (level 3 after its first call), level 4 with one call in 100 checked at most 1.10, and
 no memory kept. The peer is torch's own wrapper (`torch._dynamo.config.repro_after = "aot"`) at its levels 1 and 2; its
@@ -129,20 +130,27 @@ def at_peer(way: str) -> Iterator[None]:
         yield
 
 
-def measured(program: Program, rounds: int, store: str) -> dict[str, list[float]]:
-    """Seconds of a block of calls, by way, round by round."""
+def measured(program: Program, rounds: int, store: str) -> dict[str, tuple[list[float], list[float]]]:
+    """By way, round by round: seconds of a block of calls, and its ratio to the unwatched blocks around it."""
     calls = {way: prepared(program, way, store) for way in WAYS}
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    order = list(WAYS)
-    for number in range(rounds):
-        for way in order if number % 2 else reversed(order):
-            call = calls[way]
-            with at_peer(way):
-                began = time.perf_counter()
-                for _ in range(program.block):
-                    call()
-                seconds[way].append(time.perf_counter() - began)
-    return seconds
+    plain = calls.pop("unwatched")
+    found: dict[str, tuple[list[float], list[float]]] = {way: ([], []) for way in calls}
+    for _ in range(rounds):
+        before = timed(plain, program.block)
+        for way, call in calls.items():
+            seconds = timed(call, program.block)
+            after = timed(plain, program.block)
+            found[way][0].append(seconds)
+            found[way][1].append(2 * seconds / (before + after))
+            before = after
+    return found
+
+
+def timed(call: Call, times: int) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    return time.perf_counter() - began
 
 
 def sampled(program: Program, rounds: int, store: str) -> list[float]:
@@ -150,13 +158,8 @@ def sampled(program: Program, rounds: int, store: str) -> list[float]:
     watched, plain = (prepared(program, way, store) for way in ("level 4, 1 in 100", "unwatched"))
     ratios = []
     for _ in range(rounds):
-        times = []
-        for call in (watched, plain):
-            began = time.perf_counter()
-            for _ in range(100):
-                call()
-            times.append(time.perf_counter() - began)
-        ratios.append(times[0] / times[1])
+        before, seconds, after = timed(plain, 100), timed(watched, 100), timed(plain, 100)
+        ratios.append(2 * seconds / (before + after))
     return ratios
 
 
@@ -187,8 +190,9 @@ def _held() -> tuple[int, int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
     logging.getLogger("torch").setLevel(logging.CRITICAL)
     console = Console(width=120)
     store = tempfile.mkdtemp(prefix="sleuth-bench-")
@@ -199,8 +203,7 @@ def main() -> None:
             table = Table(title=f"{program.name}: time of a call, watched / unwatched ({rounds} rounds)", width=110)
             for head in ("", "median", "quartiles", "µs a call"):
                 table.add_column(head, justify="right" if head else "left")
-            for way, times in seconds.items():
-                ratios = [one / other for one, other in zip(times, seconds["unwatched"], strict=True)]
+            for way, (times, ratios) in seconds.items():
                 if way == "level 4, 1 in 100":
                     ratios = sampled(program, max(5, rounds // 6), store)
                 low, _, high = statistics.quantiles(ratios, n=4)
