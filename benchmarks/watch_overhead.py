@@ -66,8 +66,9 @@ class Gpt2Block(torch.nn.Module):
         from transformers import GPT2Config
         from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
-        config = GPT2Config(n_layer=1, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0, attn_implementation="sdpa")
-        self.block = GPT2Block(config, layer_idx=0)
+        config = GPT2Config(n_layer=1, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0)
+        config._attn_implementation = "sdpa"
+        self.block = GPT2Block(config, layer_idx=0)  # type: ignore[no-untyped-call]
 
     def forward(self, x: torch.Tensor) -> Any:
         out = self.block(x)
