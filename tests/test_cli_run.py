@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from torchsleuth.capture.program import Program
 from torchsleuth.case.stores.store import Store
 from torchsleuth.cli.main import app
-from torchsleuth.cli.run import Asked, with_program_apart
+from torchsleuth.cli.run import with_program_apart
 from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Stage
 
@@ -179,11 +179,6 @@ def test_what_cannot_be_done_is_said_and_nothing_is_run(
     assert "show.py" not in capsys.readouterr().out
 
 
-def test_what_was_asked_for_can_be_typed_again() -> None:
-    asked = Asked(("a b.py", "--level", "9"), after="both", level="always", timeout=3.0)
-    assert asked.command() == "sleuth run --after both --level always --timeout 3 'a b.py' --level 9"
-
-
 # ---- the end of a process --------------------------------------------------------------------------------
 
 DIES = """
@@ -200,9 +195,16 @@ time.sleep(60)
 """
 
 
+def _can_be_interrupted() -> None:
+    """What is started in the background by a shell ignores Ctrl-C, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def begun(*words: str, stderr: Any = subprocess.PIPE) -> subprocess.Popen[str]:
     """The program, once it has said that it has begun."""
-    process = subprocess.Popen([*SLEUTH, *words], stdout=subprocess.PIPE, stderr=stderr, text=True)
+    process = subprocess.Popen(
+        [*SLEUTH, *words], stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=_can_be_interrupted
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     return process
