@@ -105,8 +105,8 @@ def prepared(program: Program, way: str, store: str) -> Call:
     model = program.make().train(program.train)
     options = WAYS[way]
     backend: Any = "inductor" if options is None else watch("inductor", store=store, **options)
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend=backend)
+    # By default, all that is compiled from one function shares one list, which has a limit.
+    compiled = torch.compile(model, backend=backend, isolate_recompiles=True)
 
     def call() -> Any:
         with at_peer(way):
