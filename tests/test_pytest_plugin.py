@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from torchsleuth.case.stores.store import Store
 
@@ -108,7 +105,6 @@ def test_a_failing_test_says_where_its_case_is(tmp_path: Path) -> None:
     assert ended.returncode == 1
 
 
-@pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed")
 def test_workers_send_what_they_kept_and_one_that_dies_leaves_its_case(tmp_path: Path) -> None:
     """Covers: S9, U28"""
     arguments = ("--sleuth", "--sleuth-level", "3", "--sleuth-store", "store", "-n", "1", "--max-worker-restart", "0")

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from torchsleuth.locks import ForkableLock
 from torchsleuth.torch_compat.configuration import config_values
@@ -51,13 +51,20 @@ def aot_compilers_wrapped(wrap: Wrap, *, inductor: bool = True) -> Iterator[None
             _WRAP.reset(token)
 
 
-class _InductorSeam:
-    """Stands in the place of the function that makes compilers for AOTAutograd from `inner_compile`."""
+class _Seam:
+    """Stands in the place of a function of torch's, which is `original`."""
 
-    key = "inductor_main"
+    key: ClassVar[str]
+    """What the function is called in `NAMES`."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self.original = original
+
+
+class _InductorSeam(_Seam):
+    """In the place of the function that makes compilers for AOTAutograd from `inner_compile`."""
+
+    key = "inductor_main"
 
     def __call__(
         self, model: Any, inputs: Any, inner_compile: Callable[..., Any], *more: Any, **options: Any
@@ -72,13 +79,10 @@ class _InductorSeam:
             _WRAP.reset(token)
 
 
-class _AotSeam:
-    """Stands in the place of the function that hands AOTAutograd's graphs to compilers."""
+class _AotSeam(_Seam):
+    """In the place of the function that hands AOTAutograd's graphs to compilers."""
 
     key = "aot_compile"
-
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self.original = original
 
     def __call__(
         self, state: Any, captured: Any, partition: Any, forward: Any, backward: Any = None, inference: Any = None
@@ -113,11 +117,11 @@ class _Seams:
     def __init__(self) -> None:
         self._lock = ForkableLock()
         self._users: Counter[str] = Counter()
-        self._standing: dict[str, _InductorSeam | _AotSeam] = {}
+        self._standing: dict[str, _Seam] = {}
 
     @contextmanager
     def taken(self, *, inductor: bool) -> Iterator[None]:
-        kinds: list[type[_InductorSeam] | type[_AotSeam]] = [_AotSeam]
+        kinds: list[type[_Seam]] = [_AotSeam]
         if inductor or NAMES[_InductorSeam.key].module in sys.modules:
             kinds.append(_InductorSeam)
         with warnings.catch_warnings():
@@ -134,7 +138,7 @@ class _Seams:
                 for kind in kinds:
                     self._leave(kind.key)
 
-    def _take(self, kind: type[_InductorSeam] | type[_AotSeam]) -> None:
+    def _take(self, kind: type[_Seam]) -> None:
         home, attribute = _home(kind.key), NAMES[kind.key].attribute
         if self._users[kind.key] == 0:
             self._standing[kind.key] = kind(getattr(home, attribute))
