@@ -287,3 +287,46 @@ def test_a_full_store_does_not_slow_down_what_is_written_ahead(store: Path, monk
         wrap_compiler_debug(Compiler(), "mine")(gm, fakes)(list(real))
     assert looked_into == []
     assert len(cases(store)) == 10
+
+
+def test_both_graphs_are_kept_after_the_parameters_have_changed(store: Path) -> None:
+    """Covers: U9"""
+    runs: list[int] = []
+
+    def later(gm: fx.GraphModule) -> Any:
+        def run(inputs: list[Any]) -> Any:
+            runs.append(1)
+            return raise_error() if len(runs) > 4 else gm(*inputs)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    backend = aot_autograd(fw_compiler=lambda gm, inputs: later(gm), bw_compiler=lambda gm, inputs: later(gm))
+    layer = torch.nn.Linear(1024, 1024)  # too large to be copied at each step
+    f = torch.compile(layer, backend=watch(backend, after="both", level=2, store=str(store)))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(2):
+        f(torch.randn(4, 1024)).sum().backward()
+        optimizer.step()
+    with pytest.raises(ZeroDivisionError) as caught:
+        f(torch.randn(4, 1024))
+    assert "kept this failure" in caught.value.__notes__[0]
+    assert {case.origin.phase for case in cases(store)} == {"dynamo", "forward"}
+
+
+@pytest.mark.parametrize("missing", ["RestartAnalysis", "OutputCode", "tags"])
+def test_a_torch_that_lacks_a_name_never_changes_the_user_s_exception(
+    store: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Covers: S6"""
+    real = names._TORCH.resolve
+
+    def without(key: str) -> Any:
+        if key == missing:
+            raise MissingTorchName("gone", cause="a newer torch", remedy="none")
+        return real(key)
+
+    gm, fakes, real_inputs = aot_graph()
+    monkeypatch.setattr(names._TORCH, "resolve", without)
+    with config.patch(after="aot", level=2, store=str(store)), pytest.raises(ZeroDivisionError):
+        wrap_compiler_debug(Compiler(raise_error), "mine")(gm, fakes)(list(real_inputs))

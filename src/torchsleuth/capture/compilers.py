@@ -67,9 +67,9 @@ class WatchedCompiler:
             compiled = self._compiler(gm, example_inputs, **kwargs)
         if not callable(compiled):  # Inductor ahead of time: files, to be loaded by somebody else
             return compiled
-        if self._parent is not None and not getattr(compiled, "_boxed_call", False):
-            return UnboxedCall(self._watch, graph, compiled)
-        return DeferredCall(self._watch, graph, compiled)
+        kind = DeferredCall if self._parent is None or getattr(compiled, "_boxed_call", False) else UnboxedCall
+        call = guarded(settings, None, lambda: kind(self._watch, graph, compiled))
+        return compiled if call is None else call
 
     def _compile(
         self,

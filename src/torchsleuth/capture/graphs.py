@@ -99,7 +99,7 @@ class Graph:
             state,
             parent,
             tuple(_accelerators(examples)),
-            recording.case(examples, compiler, where=where, state=state) if keeps_sketch else None,
+            recording.case(without_values(examples), compiler, where=where, state=state) if keeps_sketch else None,
         )
 
     @property
@@ -132,6 +132,15 @@ class Graph:
             else:
                 case = self.recording.case(inputs or (), self.compiler, failure=failure, where=where, state=state)
         return msgspec.structs.replace(case, todo="minify" if minify else None)
+
+
+def without_values(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, with fakes in the place of real tensors."""
+    mode = torch_compat.fake_mode(None)
+    return [
+        torch_compat.as_fake(mode, each) if isinstance(each, torch.Tensor) and not torch_compat.is_fake(each) else each
+        for each in inputs
+    ]
 
 
 def _accelerators(values: Sequence[Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Keeping a failure: the case, its script, what the compiler made, and telling the user where it all is.
 
 if is_failure(error, "run", seconds):
-    keep_error(watch, settings, error, evidence)
+    keep_error(watch, settings, error, lambda: evidence)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from torchsleuth import config, torch_compat
-from torchsleuth.capture.graphs import Graph
+from torchsleuth.capture.graphs import Graph, without_values
 from torchsleuth.capture.guarding import add_note, guarded, is_marked, is_the_user_s, mark
 from torchsleuth.capture.journal import Doing, Kept
 from torchsleuth.capture.stages import locate
@@ -53,7 +53,7 @@ def next_command(entry: Listed, store: str) -> str:
 # ---- failures --------------------------------------------------------------------------------------------
 
 
-def failure_of(error: BaseException, doing: Doing, seconds: float, *, pid: int | None = None) -> schema.Failure:
+def failure_of(error: BaseException, doing: Doing, seconds: float) -> schema.Failure:
     """What an exception says went wrong, and where."""
     found = locate(error, default=Stage.RUN if doing == "run" else Stage.UNKNOWN)
     failure = raised(error, found.stage)
@@ -188,9 +188,9 @@ def _affordable(inputs: Sequence[Any] | None, limit: int) -> tuple[Sequence[Any]
     total = sum(sizes.values())
     if total <= limit:
         return inputs, ""
-    mode = torch_compat.fake_mode(None)
-    fakes = [torch_compat.as_fake(mode, each) if isinstance(each, torch.Tensor) else each for each in inputs or ()]
-    return fakes, f"its inputs have {total:,} bytes and were not kept: the limit is {limit:,} (max_dump)"
+    return without_values(
+        inputs or ()
+    ), f"its inputs have {total:,} bytes and were not kept: the limit is {limit:,} (max_dump)"
 
 
 def _placed(graph: Graph, failure: schema.Failure) -> schema.Failure:

@@ -19,6 +19,7 @@ from torchsleuth import torch_compat
 from torchsleuth.capture import keeping
 from torchsleuth.capture.ahead import Ahead, write_ahead
 from torchsleuth.capture.graphs import Graph
+from torchsleuth.capture.guarding import guarded
 from torchsleuth.capture.journal import Doing
 from torchsleuth.capture.keeping import Evidence, Outer
 from torchsleuth.capture.watching import Watch
@@ -70,8 +71,11 @@ class Step:
 
     def failed(self, error: BaseException, seconds: float) -> None:
         """It ended with an exception, after so many seconds. Whoever calls this lets it go on."""
-        if keeping.is_failure(error, self._doing, seconds) and self._has_inputs():
+        if guarded(self._settings, error, lambda: self._is_failure(error, seconds)):
             keeping.keep_error(self._watch, self._settings, error, lambda: self._evidence(error, seconds))
+
+    def _is_failure(self, error: BaseException, seconds: float) -> bool:
+        return keeping.is_failure(error, self._doing, seconds) and self._has_inputs()
 
     def _has_inputs(self) -> bool:
         """A graph compiles on fake inputs and runs on real ones; torch may also run it on fakes, to see what comes."""
