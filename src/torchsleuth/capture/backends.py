@@ -86,7 +86,7 @@ class WatchedBackend:
         for attribute in ("compiler_name", "get_compiler_config", "reset", "backend_ctx_ctor"):
             if hasattr(backend, attribute):
                 setattr(self, attribute, getattr(backend, attribute))
-        torch_compat.carry_notes()
+        guarded(watching.settings(), None, torch_compat.carry_notes)
 
     def require(self) -> None:
         """Find the backend now: what torch says of a wrong name, mode or option, it says at once."""
@@ -123,7 +123,7 @@ class WatchedBackend:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Any:
         settings = self._watch.settings()
         plain = self._with(given) if given else self._plain
-        if settings.after is None or torch_compat.is_for_serialising():
+        if settings.after is None or guarded(settings, None, torch_compat.is_for_serialising):
             return plain(gm, example_inputs)
         compilation = guarded(settings, None, lambda: self._compilation(settings, plain, given))
         return plain(gm, example_inputs) if compilation is None else compilation.compile(gm, example_inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,15 +30,9 @@ _dynamo_graphs = itertools.count()
 class Identity:
     """Which graph of the program it is."""
 
-    phase: str
-    number: int
+    where: Where
     frame: str | None = None
     """The frame of the user's program that Dynamo was compiling."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it: "forward graph 0"."""
-        return f"{'Dynamo' + chr(39) + 's' if self.phase == 'dynamo' else self.phase} graph {self.number}"
 
 
 def identify(phase: str | None, number: int | None = None) -> Identity:
@@ -46,11 +40,11 @@ def identify(phase: str | None, number: int | None = None) -> Identity:
     found = _AOT_NAME.fullmatch(torch_compat.aot_name() or "")
     if found is not None:
         phase, number = phase or found[2], int(found[1]) if number is None else number
-    return Identity(phase or "inference", number or 0, torch_compat.compiled_frame())
+    return Identity(Where(phase or "inference", number or 0), torch_compat.compiled_frame())
 
 
 def identify_dynamo() -> Identity:
-    return Identity("dynamo", next(_dynamo_graphs), torch_compat.compiled_frame())
+    return Identity(Where("dynamo", next(_dynamo_graphs)), torch_compat.compiled_frame())
 
 
 @dataclass
@@ -89,7 +83,6 @@ class Graph:
         state = msgspec.structs.replace(states.observe(), config=config)
         blobs = HeldBlobs()
         recording = Recording(gm, blobs, examples)
-        where = Where(identity.phase, identity.number)
         return cls(
             identity,
             compiler,
@@ -99,12 +92,14 @@ class Graph:
             state,
             parent,
             tuple(_accelerators(examples)),
-            recording.case(without_values(examples), compiler, where=where, state=state) if keeps_sketch else None,
+            recording.case(without_values(examples), compiler, where=identity.where, state=state)
+            if keeps_sketch
+            else None,
         )
 
     @property
     def name(self) -> str:
-        return self.identity.name
+        return self.identity.where.name
 
     def state_now(self) -> schema.State:
         """The state of the calling thread. Torch's configuration is what it was when the graph was compiled: by now it
@@ -125,7 +120,7 @@ class Graph:
 
         Without inputs, with such as it was compiled for.
         """
-        where = Where(self.identity.phase, self.identity.number, parent)
+        where = replace(self.identity.where, parent=parent)
         with self.blobs.written_to(blobs):
             if inputs is None and self.sketch is not None:
                 case = msgspec.structs.replace(self.sketch, failure=failure, state=state)

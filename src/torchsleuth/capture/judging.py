@@ -32,7 +32,7 @@ class Judge:
         self._graph = graph
         self._compiled = compiled
         self._boxed = boxed
-        self._steps = watch.steps(graph.identity.frame, graph.recording.begins_at(), graph.identity.phase)
+        self._steps = watch.steps(graph.identity.frame, graph.recording.begins_at(), graph.identity.where.phase)
         self._last_good = 0
         self._unknown = 0
         """How many checks in a row came to nothing."""

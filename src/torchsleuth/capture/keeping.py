@@ -163,19 +163,21 @@ def save(
     state: schema.State,
     parent: str | None = None,
 ) -> tuple[Listed, schema.Case]:
+    """Make the case of a graph, and save it with its tensors."""
     inputs, left_out = _affordable(inputs, settings.max_dump)
     if left_out:
         failure = msgspec.structs.replace(failure, message=f"{failure.message}\n{left_out}".strip())
         log.warning("%s: %s", graph.name, left_out)
     failure = _placed(graph, failure)
-    for tries_left in reversed(range(_TRIES)):
+    tries = 0
+    while True:
         case = graph.case(inputs, failure, state, store.blobs, parent=parent, minify=minifies(settings))
         try:
             return store.save(case), case
         except MissingTensor:  # another process has just dropped a case with the same tensor
-            if not tries_left:
+            tries += 1
+            if tries == _TRIES:
                 raise
-    raise AssertionError
 
 
 def _affordable(inputs: Sequence[Any] | None, limit: int) -> tuple[Sequence[Any] | None, str]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torchsleuth.case.storages.tensors import TensorWriter
 
 _MOST_FRAMES: Final = 50
+_WHOSE: Final = {"dynamo": "Dynamo's"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Where:
     phase: Any = "inference"
     number: int = 0
     parent: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call the graph: "forward graph 0"."""
+        return f"{_WHOSE.get(self.phase, self.phase)} graph {self.number}"
 
 
 class Recording:
@@ -157,13 +163,12 @@ def arguments(given: Mapping[str, Any]) -> tuple[schema.Entry, ...]:
 
 
 def _origin(graph: schema.Graph, where: Where, aot_name: str | None, stable: bool) -> schema.Origin:
-    name = "Dynamo's graph" if where.phase == "dynamo" else f"{where.phase} graph"
     return schema.Origin(
         torch=str(torch.__version__),
         python=platform.python_version(),
         sleuth=__version__,
         platform="" if stable else f"{platform.system()} {platform.machine()}",
-        graph=f"{name} {where.number}",
+        graph=where.name,
         phase=where.phase,
         number=where.number,
         aot_name=aot_name,
