@@ -46,7 +46,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for variable in [each for each in os.environ if each.startswith("SLEUTH_")]:
         monkeypatch.delenv(variable)
-    monkeypatch.setattr(config, "_PROCESS", {})
+    monkeypatch.setattr(config.live, "_PROCESS", {})
 
 
 def write(folder: Path, text: str | bytes) -> Path:
