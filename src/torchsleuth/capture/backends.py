@@ -183,9 +183,14 @@ class _Compilation:
         )
 
     def _compile(self, graph: Graph, gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        ahead = writes_ahead(self._settings)
-        with Step(self._watch, self._settings, graph, tuple(examples), "compile", ahead=ahead):
-            return self._call_backend(gm, examples)
+        graph.examples = tuple(examples)
+        try:
+            with Step(
+                self._watch, self._settings, graph, graph.examples, "compile", ahead=writes_ahead(self._settings)
+            ):
+                return self._call_backend(gm, examples)
+        finally:
+            graph.examples = None
 
     def _call_backend(self, gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         assert self._settings.after is not None

@@ -64,6 +64,8 @@ class Graph:
     """The devices besides the CPU on which it computes."""
     sketch: schema.Case | None = None
     """The case that it would be with inputs like those that it was compiled for."""
+    examples: Sequence[Any] | None = None
+    """What it is being compiled for, while it is."""
     cases: int = field(default=0)
     """How many cases of it were kept."""
 

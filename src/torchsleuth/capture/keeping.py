@@ -146,9 +146,11 @@ def _keep(watch: Watch, settings: Settings, evidence: Evidence) -> Kept | None:
 
 
 def _save_parent(store: Store, settings: Settings, parent: Graph, evidence: Evidence) -> str:
-    """Dynamo's graph: with what it was called with, if that is at hand, or else with inputs that fit."""
+    """Dynamo's graph: with what it is called with or compiled for, if that is at hand, or else with inputs that fit."""
     outer = evidence.outer
-    inputs, state = (None, parent.state) if outer is None else (outer.inputs, outer.in_place_of(parent.state))
+    inputs, state = parent.examples, parent.state
+    if outer is not None:
+        inputs, state = outer.inputs, outer.in_place_of(state)
     entry, case = save(store, settings, parent, inputs, evidence.failure, state)
     guarded(settings, None, lambda: _put_beside(store, entry, case, None))
     return entry.id
@@ -190,9 +192,8 @@ def _affordable(inputs: Sequence[Any] | None, limit: int) -> tuple[Sequence[Any]
     total = sum(sizes.values())
     if total <= limit:
         return inputs, ""
-    return without_values(
-        inputs or ()
-    ), f"its inputs have {total:,} bytes and were not kept: the limit is {limit:,} (max_dump)"
+    left_out = f"its inputs have {total:,} bytes and were not kept: the limit is {limit:,} (max_dump)"
+    return without_values(inputs or ()), left_out
 
 
 def _placed(graph: Graph, failure: schema.Failure) -> schema.Failure:
