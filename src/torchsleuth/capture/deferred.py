@@ -160,9 +160,7 @@ class DynamoCall(_Call):
         if settings.after is None or not self._is_watched(settings.after):
             return self._compiled(*inputs)
         token = config.watch_less(inside(settings.after))
-        outer = _outer.set(
-            Outer(inputs, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), observe_autocast())
-        )
+        outer = _outer.set(_outer_of(inputs) if settings.after is After.BOTH else None)
         try:
             return self._call(settings, inputs, inputs, inputs)
         finally:
@@ -178,6 +176,10 @@ class OnlyCall(DynamoCall):
 
     def _is_watched(self, after: After) -> bool:
         return True
+
+
+def _outer_of(inputs: Sequence[Any]) -> Outer:
+    return Outer(inputs, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), observe_autocast())
 
 
 def synchroniser(devices: Sequence[str]) -> Callable[[], None] | None:

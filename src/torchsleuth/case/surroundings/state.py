@@ -95,11 +95,12 @@ def observe_autocast() -> tuple[Autocast, ...]:
     """What autocast does in the calling thread, where that is not the default."""
     import torch
 
-    seen = (
-        Autocast(device, torch.is_autocast_enabled(device), torch_name(torch.get_autocast_dtype(device)))
-        for device in _AUTOCAST_DTYPES
-    )
-    return tuple(one for one in seen if one.enabled or one.dtype != _AUTOCAST_DTYPES[one.device])
+    found = []
+    for device, usual in _AUTOCAST_DTYPES.items():  # asked at each call of a watched graph: no more than that
+        enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        if enabled or dtype is not getattr(torch, usual):
+            found.append(Autocast(device, enabled, torch_name(dtype)))
+    return tuple(found)
 
 
 @contextmanager
