@@ -1,11 +1,12 @@
 """What watching costs: the time of a call, watched over unwatched, and the memory that is left after a thousand calls.
 
-    python benchmarks/watch_overhead.py [--rounds 20]
+    python benchmarks/watch_overhead.py [--rounds 400]
 
-Every program is compiled by Inductor once for each way of watching, and runs on one thread. A block of watched calls
-stands between two blocks of unwatched ones, so that whatever else the machine does hits them alike. A row is the median
-over the rounds of (watched / mean of the two beside it), with the quartiles. "again" is a second unwatched copy: how
-far it is from 1 is what this machine can tell apart.
+Every program is compiled by Inductor once for each way of watching, and runs on one thread. In each round every way is
+called once, in an order that is drawn anew, so that whatever else the machine does hits them alike. A row is the ratio
+of the medians over all rounds, with its 95 % interval (rounds drawn again and again). "again" is a second unwatched
+copy: how far it is from 1 is what this machine can tell apart. Level 4 is called a hundred times between hundreds of
+unwatched calls, since one call in a hundred is slow; its row is the median of those ratios.
 
 Goals: levels 1 to 3 at most 1.02 (level 3 after its first call), level 4 with one call in 100 checked at most 1.10, and
 no memory kept. The peer is torch's own wrapper (`torch._dynamo.config.repro_after = "aot"`) at its levels 1 and 2; its
@@ -19,6 +20,7 @@ import contextlib
 import gc
 import logging
 import os
+import random
 import shutil
 import statistics
 import tempfile
@@ -37,6 +39,7 @@ from torchsleuth.capture.backends import watch
 
 Call = Callable[[], Any]
 AT_PEER = "peer, level "
+SAMPLED = "level 4, 1 in 100"
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Program:
     make: Callable[[], torch.nn.Module]
     inputs: tuple[torch.Tensor, ...]
     train: bool = False
-    block: int = 20
-    """How many calls are timed together."""
+    share: float = 1.0
+    """Of the rounds: a slow program has fewer."""
 
 
 def mlp() -> torch.nn.Module:
@@ -80,9 +83,9 @@ def programs() -> list[Program]:
     x, tokens = torch.randn(128, 512), torch.randn(1, 128, 768)
     return [
         Program("3-layer MLP", mlp, (x,)),
-        Program("3-layer MLP, forward and backward", mlp, (x,), train=True, block=10),
-        Program("GPT-2 block", Gpt2Block, (tokens,), block=10),
-        Program("GPT-2 block, forward and backward", Gpt2Block, (tokens,), train=True, block=5),
+        Program("3-layer MLP, forward and backward", mlp, (x,), train=True, share=0.5),
+        Program("GPT-2 block", Gpt2Block, (tokens,), share=0.5),
+        Program("GPT-2 block, forward and backward", Gpt2Block, (tokens,), train=True, share=0.25),
     ]
 
 
@@ -93,7 +96,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "level 2": {"level": 2},
     "level 3": {"level": 3},
     "level 3, after Dynamo": {"level": 3, "after": "dynamo"},
-    "level 4, 1 in 100": {"level": 4, "check_every": 100},
+    SAMPLED: {"level": 4, "check_every": 100},
     f"{AT_PEER}1": None,
     f"{AT_PEER}2": None,
 }
@@ -110,16 +113,16 @@ def prepared(program: Program, way: str, store: str) -> Call:
     compiled = compile_alone(model, backend=backend, isolate_recompiles=True)
 
     def call() -> Any:
-        with at_peer(way):
-            if not program.train:
-                with torch.no_grad():
-                    return compiled(*program.inputs)
-            result = compiled(*program.inputs).sum()
-            result.backward()
-            return result
+        if not program.train:
+            with torch.no_grad():
+                return compiled(*program.inputs)
+        result = compiled(*program.inputs).sum()
+        result.backward()
+        return result
 
-    for _ in range(10):
-        call()
+    with at_peer(way):
+        for _ in range(10):
+            call()
     return call
 
 
@@ -132,20 +135,27 @@ def at_peer(way: str) -> Iterator[None]:
         yield
 
 
-def measured(program: Program, rounds: int, store: str) -> dict[str, tuple[list[float], list[float]]]:
-    """By way, round by round: seconds of a block of calls, and its ratio to the unwatched blocks around it."""
+def measured(program: Program, rounds: int, store: str) -> dict[str, list[float]]:
+    """By way, round by round: seconds of a call."""
     calls = {way: prepared(program, way, store) for way in WAYS}
-    plain = calls.pop("unwatched")
-    found: dict[str, tuple[list[float], list[float]]] = {way: ([], []) for way in calls}
+    found: dict[str, list[float]] = {way: [] for way in calls}
+    order = list(calls)
+    draw = random.Random(0)
     for _ in range(rounds):
-        before = timed(plain, program.block)
-        for way, call in calls.items():
-            seconds = timed(call, program.block)
-            after = timed(plain, program.block)
-            found[way][0].append(seconds)
-            found[way][1].append(2 * seconds / (before + after))
-            before = after
+        draw.shuffle(order)
+        for way in order:
+            with at_peer(way):
+                found[way].append(timed(calls[way], 1))
     return found
+
+
+def ratio(watched: list[float], plain: list[float]) -> tuple[float, float, float]:
+    """Of the medians, and its 95 % interval."""
+    one, other = torch.tensor(watched, dtype=torch.float64), torch.tensor(plain, dtype=torch.float64)
+    drawn = torch.randint(len(plain), (1000, len(plain)), generator=torch.Generator().manual_seed(0))
+    ratios = one[drawn].median(1).values / other[drawn].median(1).values
+    low, high = ratios.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return statistics.median(watched) / statistics.median(plain), low, high
 
 
 def timed(call: Call, times: int) -> float:
@@ -155,20 +165,21 @@ def timed(call: Call, times: int) -> float:
     return time.perf_counter() - began
 
 
-def sampled(program: Program, rounds: int, store: str) -> list[float]:
-    """Level 4 with one call in 100 checked, over unwatched: whole hundreds of calls, since one in them is slow."""
-    watched, plain = (prepared(program, way, store) for way in ("level 4, 1 in 100", "unwatched"))
+def sampled(program: Program, rounds: int, store: str) -> tuple[float, float, float]:
+    """Level 4 with one call in 100 checked, over unwatched: the median of the rounds, and their quartiles."""
+    watched, plain = (prepared(program, way, store) for way in (SAMPLED, "unwatched"))
     ratios = []
     for _ in range(rounds):
         before, seconds, after = timed(plain, 100), timed(watched, 100), timed(plain, 100)
         ratios.append(2 * seconds / (before + after))
-    return ratios
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return middle, low, high
 
 
 def kept_memory(program: Program, store: str) -> dict[str, tuple[int, int, int]]:
     """What 1,000 calls leave behind, by way: bytes of Python, objects, tensors."""
     found = {}
-    for way in ("unwatched", "level 2", "level 3", "level 4, 1 in 100"):
+    for way in ("unwatched", "level 2", "level 3", SAMPLED):
         call = prepared(program, way, store)
         for _ in range(100):
             call()
@@ -192,7 +203,7 @@ def _held() -> tuple[int, int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=400)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     logging.getLogger("torch").setLevel(logging.CRITICAL)
@@ -201,16 +212,16 @@ def main() -> None:
     os.chdir(store)  # the peer writes into the current folder
     try:
         for program in programs():
-            seconds = measured(program, rounds, store)
-            table = Table(title=f"{program.name}: time of a call, watched / unwatched ({rounds} rounds)", width=110)
-            for head in ("", "median", "quartiles", "µs a call"):
+            its = max(20, int(rounds * program.share))
+            seconds = measured(program, its, store)
+            table = Table(title=f"{program.name}: time of a call, watched / unwatched ({its} rounds)", width=110)
+            for head in ("", "ratio", "from – to", "µs a call"):
                 table.add_column(head, justify="right" if head else "left")
-            for way, (times, ratios) in seconds.items():
-                if way == "level 4, 1 in 100":
-                    ratios = sampled(program, max(5, rounds // 6), store)
-                low, _, high = statistics.quantiles(ratios, n=4)
-                each = statistics.median(times) / program.block * 1e6
-                table.add_row(way, f"{statistics.median(ratios):.3f}", f"{low:.3f} – {high:.3f}", f"{each:,.0f}")
+            plain = seconds.pop("unwatched")
+            for way, times in seconds.items():
+                middle, low, high = sampled(program, 7, store) if way == SAMPLED else ratio(times, plain)
+                each = statistics.median(times) * 1e6
+                table.add_row(way, f"{middle:.3f}", f"{low:.3f} – {high:.3f}", f"{each:,.0f}")
             console.print(table)
         program = programs()[0]
         table = Table(title=f"{program.name}: what 1,000 calls leave behind", width=110)
