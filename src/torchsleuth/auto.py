@@ -15,19 +15,16 @@ from __future__ import annotations
 import atexit
 import sys
 
-from torchsleuth import config
 from torchsleuth.capture.lazily import Lazily
-from torchsleuth.capture.watching import anchored
-from torchsleuth.config import After
+from torchsleuth.capture.watching import plan
 from torchsleuth.report.watched import watched_lines
 
 
 def _begin() -> Lazily | None:
-    explained = {each.name: each for each in config.explain()}
-    after = explained["after"].value if explained["after"].source != config.DEFAULT else After.AOT
-    if after is None:
+    asked = plan()
+    if asked.after is None:
         return None
-    watching = Lazily(after=after, level=explained["level"].value, store=anchored(explained["store"].value))
+    watching = Lazily(after=asked.after, level=asked.level, store=asked.store)
     atexit.register(_tell, watching)
     return watching.__enter__()  # to the end of the process
 

@@ -53,22 +53,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _watching(config: pytest.Config, journal: Path) -> Lazily | None:
     """What the options and the settings ask for."""
-    from torchsleuth import config as settings
     from torchsleuth.capture.lazily import Lazily
-    from torchsleuth.capture.watching import anchored
+    from torchsleuth.capture.watching import plan
     from torchsleuth.errors import ConfigError
 
     given = {name: config.getoption(f"sleuth_{name}") for name in ("after", "level", "store")}
     try:
-        found = settings.explain(**{name: value for name, value in given.items() if value is not None})
+        asked = plan(**{name: value for name, value in given.items() if value is not None})
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from error
-    explained = {each.name: each for each in found}
-    after = explained["after"].value if explained["after"].source != settings.DEFAULT else settings.After.AOT
-    if after is None:
+    if asked.after is None:
         return None
-    store = anchored(explained["store"].value)
-    return Lazily(after=after, level=explained["level"].value, store=store, journal=journal)
+    return Lazily(after=asked.after, level=asked.level, store=asked.store, journal=journal)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -52,7 +51,8 @@ class InFlight:
     path: str
     doing: Doing
     graph: str
-    time: float = 0.0
+    time: float
+    """When it was written."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Journal:
             listener.keep(kept)
 
     def ahead(self, flight: InFlight) -> None:
-        self._write("ahead", {**asdict(flight), "time": time.time()})
+        self._write("ahead", asdict(flight))
         for listener in self._listeners[-1:]:
             listener.ahead(flight)
 

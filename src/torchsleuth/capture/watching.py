@@ -44,6 +44,26 @@ def settings_for(**given: Any) -> Settings:
         return replace(settings, store=anchored(settings.store))
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What somebody is asked who watches a whole program."""
+
+    after: After | None
+    level: Level
+    store: str
+    off: str = ""
+    """What switched watching off, if something did."""
+
+
+def plan(**given: Any) -> Plan:
+    """As the settings say, with what was given besides; if they do not say which graphs, those after AOT."""
+    found = {each.name: each for each in config.explain(**given)}
+    after, level, store = found["after"], found["level"].value, anchored(found["store"].value)
+    if after.source == config.DEFAULT:
+        return Plan(After.AOT, level, store)
+    return Plan(after.value, level, store, after.source if after.value is None else "")
+
+
 def anchored(store: str) -> str:
     """The store, independent of the current folder."""
     return store if "://" in store or "::" in store else os.path.abspath(store)

@@ -23,11 +23,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from torchsleuth import config
 from torchsleuth.capture import journal
 from torchsleuth.capture.deaths import Death, death_of, settle
 from torchsleuth.capture.lazily import unwatched
 from torchsleuth.capture.program import Errand, Program
+from torchsleuth.capture.watching import plan
 from torchsleuth.case.stores.store import Store
 from torchsleuth.case.words.wording import clean
 from torchsleuth.config import After, Level
@@ -57,9 +57,8 @@ class Asked:
 def run(err: Console, asked: Asked) -> int:
     """Run the program, and return its exit code."""
     program = Program.parse(asked.words)
-    explained = {each.name: each for each in config.explain(**asked.settings())}
-    after = explained["after"].value if explained["after"].source != config.DEFAULT else After.AOT
-    level: Level = explained["level"].value
+    planned = plan(**asked.settings())
+    level = planned.level
     if asked.timeout is not None and asked.isolate is False:
         raise SleuthError(
             "a timeout needs a process of its own",
@@ -71,7 +70,7 @@ def run(err: Console, asked: Asked) -> int:
         isolate = level >= Level.ALWAYS or asked.timeout is not None
     if isolate:  # what would be the use of surviving the program, and having nothing of it?
         level = max(level, Level.ALWAYS)
-    store = Store.open(explained["store"].value).files.root
+    store = Store.open(planned.store).files.root
     if isolate and store.startswith("memory:"):
         raise SleuthError(
             "cases in memory do not outlive the program",
@@ -79,9 +78,8 @@ def run(err: Console, asked: Asked) -> int:
             remedy="name a folder (--store), or run it in this process (--no-isolate)",
         )
     folder = tempfile.mkdtemp(prefix="sleuth-run-")
-    errand = Errand(folder, None if after is None else str(after), int(level), store)
-    source = "" if after is not None else explained["after"].source
-    telling = _Telling(err, errand, program, asked, source)
+    errand = Errand(folder, None if planned.after is None else str(planned.after), int(level), store)
+    telling = _Telling(err, errand, program, asked, planned.off)
     return _in_child(telling) if isolate else _here(telling)
 
 
@@ -115,14 +113,14 @@ def _here(telling: _Telling) -> int:
 class _Telling:
     """Says last what was kept, and how the program died."""
 
-    def __init__(self, err: Console, errand: Errand, program: Program, asked: Asked, source: str) -> None:
+    def __init__(self, err: Console, errand: Errand, program: Program, asked: Asked, off: str) -> None:
         self.err = err
         self.errand = errand
         self.program = program
         self.asked = asked
         self.pid = 0
         self.death: Death | None = None
-        self._off = source
+        self._off = off
         """What switched watching off."""
 
     def say(self, line: str) -> None:
