@@ -389,19 +389,20 @@ def checkpoint_training() -> Program:
     return Program(f, (_seeded(4, 6),), train=True)
 
 
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return grad * 3 * x**2
+
+
 @program
 def autograd_function_training() -> Program:
-    class Cube(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            (x,) = ctx.saved_tensors
-            return grad * 3 * x**2
-
     return Program(lambda x: Cube.apply(x) + 1, (_seeded(4, 3).requires_grad_(),), train=True)
 
 

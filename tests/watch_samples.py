@@ -27,6 +27,7 @@ from torch._inductor.codecache import FxGraphCache
 from torch._inductor.graph import GraphLowering
 from torch.utils.checkpoint import checkpoint
 
+from corpus import Cube
 from round_trip import bitwise, normalised
 
 STEPS = 2
@@ -243,21 +244,9 @@ def autocast_to_bf16() -> Sample:
     return Sample(function, (torch.randn(4, 8),), module)
 
 
-class _Cube(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x**3
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        (x,) = ctx.saved_tensors
-        return grad * 3 * x**2
-
-
 @sample
 def custom_autograd_function() -> Sample:
-    return Sample(lambda x: _Cube.apply(x).sin() + 1, (torch.randn(4, 3, requires_grad=True),))
+    return Sample(lambda x: Cube.apply(x).sin() + 1, (torch.randn(4, 3, requires_grad=True),))
 
 
 @sample
