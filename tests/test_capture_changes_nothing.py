@@ -22,7 +22,7 @@ from torch import nn
 import watch_samples
 from torchsleuth.capture import judging
 from torchsleuth.capture.backends import watch
-from torchsleuth.capture.checking import Checked
+from torchsleuth.run.checking.check import Checked
 from watch_samples import SAMPLES, STEPS, Sample, Seen, observe
 
 RANDOM = ("attention_with_dropout", "activation_checkpointing", "input_written_to")

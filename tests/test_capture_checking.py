@@ -22,11 +22,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 from torchsleuth import config
-from torchsleuth.capture.checking import Checked, run_checked
-from torchsleuth.capture.reference import reference_of, surely_writes_nothing
 from torchsleuth.compare import Verdict
 from torchsleuth.compare.rng import RngState, Tape, is_random, random_ops_in
 from torchsleuth.outcome import Symptom
+from torchsleuth.run.checking.check import Checked, run_checked
+from torchsleuth.run.checking.reference import reference_of, surely_writes_nothing
 
 aten = torch.ops.aten
 SETTINGS = config.Settings()
@@ -654,7 +654,7 @@ def test_random_operators_of_inductor_count_as_random_and_are_played_again() -> 
 
 def test_a_reference_makes_random_numbers_of_the_seed_as_inductor_does() -> None:
     """The first words of Philox 4x32-10 for the key and the counter zero, as its authors give them. Covers: U10."""
-    from torchsleuth.capture.seeded import inductor_randint, inductor_random
+    from torchsleuth.run.checking.seeded import inductor_randint, inductor_random
 
     first, second = 0x6627E8D5, 0xE169C58D
     zero = torch.zeros((), dtype=torch.int64)

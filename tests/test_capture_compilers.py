@@ -17,12 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from capture_samples import Boxed, Compiler, aot_graph, cases, files, program, raise_error, wrong
 from torchsleuth import config
 from torchsleuth.capture.compilers import WatchedCompiler, wrap_compiler_debug
-from torchsleuth.capture.deferred import DeferredCall, synchroniser
+from torchsleuth.capture.deferred import DeferredCall
 from torchsleuth.case.schema import Generated, Stored
 from torchsleuth.case.stores.store import Store
 from torchsleuth.config import After
 from torchsleuth.errors import AccuracyError, BadValue
 from torchsleuth.outcome import Stage, Symptom
+from torchsleuth.run.synchronising import synchroniser
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from torch._dynamo.backends.common import aot_autograd
 from backend_samples import ended_forked
 from capture_samples import Compiler, aot_graph, cases, files, program, raise_error
 from torchsleuth import config, torch_compat
-from torchsleuth.capture import checking
 from torchsleuth.capture.backends import watch
 from torchsleuth.capture.compilers import wrap_compiler_debug
 from torchsleuth.capture.held import HeldBlobs
 from torchsleuth.capture.installing import installed
 from torchsleuth.capture.journal import Journal, read
 from torchsleuth.errors import AccuracyError, MissingTorchName
+from torchsleuth.run.checking import check as checking
 from torchsleuth.torch_compat import names
 
 

@@ -27,9 +27,9 @@ from torch._inductor.runtime import triton_heuristics
 from torch._inductor.select_algorithm import extern_kernels
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchsleuth.capture.stages import Located, locate, locate_stack
 from torchsleuth.case.failures import raised
 from torchsleuth.outcome import Stage
+from torchsleuth.run.observing.stages import Located, locate, locate_stack
 from torchsleuth.torch_compat.stages import PHASES
 
 aten = torch.ops.aten

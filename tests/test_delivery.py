@@ -24,9 +24,9 @@ from torchsleuth.case.stores.store import Store
 from torchsleuth.cli.main import app
 from torchsleuth.config import After
 from torchsleuth.errors import MissingTensor, StoreError
-from torchsleuth.run import fresh
+from torchsleuth.run import scripts
 from torchsleuth.run.delivery import copy_to_folder, deliver, is_as_recorded, seen_in
-from torchsleuth.run.fresh import Ran, run_script
+from torchsleuth.run.scripts import Ran, run_script
 
 SAME = "expected: x\nseen:     raises ValueError: no\nverdict:  fails as recorded\n"
 NOT_HERE = "expected: x\nseen:     no failure\nverdict:  does not fail here\n"
@@ -265,7 +265,7 @@ def test_a_hang_ends_at_the_deadline_with_everything_it_started(tmp_path: Path) 
 
 
 def test_output_without_end_is_cut_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "MOST_OUTPUT", 1000)
+    monkeypatch.setattr(scripts, "MOST_OUTPUT", 1000)
     ran = run_script(written(tmp_path, "print('first')\nprint('x' * 100000)\nprint('last')"), timeout=60)
     assert len(ran.stdout) < 1100
     assert ran.stdout.startswith("first")

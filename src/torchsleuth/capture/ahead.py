@@ -18,7 +18,7 @@ from typing import Any
 
 from torchsleuth import torch_compat
 from torchsleuth.capture.graphs import Graph
-from torchsleuth.capture.guarding import guarded, mark
+from torchsleuth.capture.guarding import guarded
 from torchsleuth.capture.journal import Doing, InFlight
 from torchsleuth.capture.keeping import save
 from torchsleuth.capture.watching import Watch
@@ -27,6 +27,7 @@ from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.config import Settings
 from torchsleuth.locks import ForkableLock
 from torchsleuth.outcome import Stage
+from torchsleuth.run.observing.marks import mark
 
 
 class _Tensors:

@@ -235,7 +235,7 @@ def _failure(flight: InFlight, death: Death, before: schema.Failure | None) -> s
 def _stage(flight: InFlight, stack: str, before: schema.Failure | None) -> Stage:
     if flight.doing == "run":
         return Stage.RUN
-    from torchsleuth.capture.stages import locate_stack
+    from torchsleuth.run.observing.stages import locate_stack
 
     return locate_stack(stack, default=before.signature.stage if before else Stage.UNKNOWN)
 

@@ -25,6 +25,7 @@ from torchsleuth.capture.watching import Watch, inside, writes_ahead
 from torchsleuth.case.surroundings.state import observe_autocast
 from torchsleuth.compare.rng import RngState, random_ops_in
 from torchsleuth.config import After, Level, Settings
+from torchsleuth.run.synchronising import synchroniser
 
 _outer: ContextVar[Outer | None] = ContextVar("torchsleuth.outer", default=None)
 """The call of Dynamo's graph that is going on."""
@@ -180,19 +181,3 @@ class OnlyCall(DynamoCall):
 
 def _outer_of(inputs: Sequence[Any]) -> Outer:
     return Outer(inputs, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), observe_autocast())
-
-
-def synchroniser(devices: Sequence[str]) -> Callable[[], None] | None:
-    """Waits for the work on these kinds of devices; None if there are none. Errors there come late, or never."""
-    waits = [getattr(getattr(torch, kind, None), "synchronize", None) for kind in devices]
-    found = [wait for wait in waits if wait is not None]
-    return None if not found else _Synchroniser(found)
-
-
-class _Synchroniser:
-    def __init__(self, waits: Sequence[Callable[[], None]]) -> None:
-        self._waits = waits
-
-    def __call__(self) -> None:
-        for wait in self._waits:
-            wait()

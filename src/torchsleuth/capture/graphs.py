@@ -14,10 +14,11 @@ from torch import fx
 
 from torchsleuth import torch_compat
 from torchsleuth.capture.held import HeldBlobs
-from torchsleuth.capture.reference import reference_of
 from torchsleuth.case import schema
 from torchsleuth.case.recording import Recording, Where
 from torchsleuth.case.surroundings import state as states
+from torchsleuth.run.checking.reference import reference_of
+from torchsleuth.run.synchronising import accelerators_of
 
 if TYPE_CHECKING:
     from torchsleuth.case.storages.blobs import Blobs
@@ -93,7 +94,7 @@ class Graph:
             blobs,
             state,
             parent,
-            tuple(_accelerators(examples)),
+            tuple(accelerators_of(examples)),
             recording.case(without_values(examples), compiler, where=identity.where, state=state)
             if keeps_sketch
             else None,
@@ -138,8 +139,3 @@ def without_values(inputs: Sequence[Any]) -> list[Any]:
         torch_compat.as_fake(mode, each) if isinstance(each, torch.Tensor) and not torch_compat.is_fake(each) else each
         for each in inputs
     ]
-
-
-def _accelerators(values: Sequence[Any]) -> list[str]:
-    kinds = {value.device.type for value in values if isinstance(value, torch.Tensor)}
-    return sorted(kinds - {"cpu", "meta"})

@@ -8,21 +8,20 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import signal
 import time
 import traceback
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from torchsleuth import config
 from torchsleuth.case.stores.store import Store
 from torchsleuth.config import Settings
 from torchsleuth.errors import in_words
+from torchsleuth.run.observing.marks import is_the_user_s
 
 log = logging.getLogger("torchsleuth.capture")
 
 _T = TypeVar("_T")
-_MARK: Final = "__torchsleuth_case__"
 
 
 def guarded(settings: Settings, error: BaseException | None, do: Callable[[], _T]) -> _T | None:
@@ -41,30 +40,6 @@ def guarded(settings: Settings, error: BaseException | None, do: Callable[[], _T
         return None
     finally:
         config.watch_again(token)
-
-
-def is_the_user_s(error: BaseException) -> bool:
-    """Whether an exception in the middle of our work is none of ours: a signal handler of the program's raised it."""
-    handlers = (signal.getsignal(number) for number in signal.valid_signals())
-    codes = {getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers if callable(one)} - {None}
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            return True
-        trace = trace.tb_next
-    return False
-
-
-def mark(error: BaseException, case: str = "") -> None:
-    """From now on an exception counts as dealt with; `case` is what was made of it."""
-    try:
-        setattr(error, _MARK, case)
-    except Exception:  # noqa: BLE001 - an exception of the user's own that takes no attributes
-        log.debug("%s takes no attributes", type(error).__qualname__)
-
-
-def is_marked(error: BaseException) -> bool:
-    return getattr(error, _MARK, None) is not None
 
 
 def _keep_trouble(settings: Settings, trouble: Exception) -> str | None:

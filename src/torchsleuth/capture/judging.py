@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from torchsleuth import torch_compat
 from torchsleuth.capture import keeping
-from torchsleuth.capture.checking import Checked, run_checked
 from torchsleuth.capture.graphs import Graph
 from torchsleuth.capture.keeping import Evidence, Outer
 from torchsleuth.capture.steps import state_at
@@ -17,6 +16,7 @@ from torchsleuth.case import schema
 from torchsleuth.config import Settings
 from torchsleuth.errors import AccuracyError
 from torchsleuth.outcome import Stage
+from torchsleuth.run.checking.check import Checked, run_checked
 
 log = logging.getLogger("torchsleuth.capture")
 

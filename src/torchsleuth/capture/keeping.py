@@ -20,9 +20,8 @@ import torch
 
 from torchsleuth import config, torch_compat
 from torchsleuth.capture.graphs import Graph, without_values
-from torchsleuth.capture.guarding import add_note, guarded, is_marked, is_the_user_s, mark
+from torchsleuth.capture.guarding import add_note, guarded
 from torchsleuth.capture.journal import Doing, Kept
-from torchsleuth.capture.stages import locate
 from torchsleuth.capture.watching import Watch, anchored, minifies
 from torchsleuth.case import schema
 from torchsleuth.case.failures import raised
@@ -33,6 +32,8 @@ from torchsleuth.config import Settings
 from torchsleuth.errors import MissingTensor, SleuthError
 from torchsleuth.outcome import Stage
 from torchsleuth.run.delivery import deliver
+from torchsleuth.run.observing.marks import is_marked, is_the_user_s, mark
+from torchsleuth.run.observing.stages import locate
 
 log = logging.getLogger("torchsleuth.capture")
 

@@ -33,7 +33,7 @@ from torchsleuth.case.script.ways import Beside, Recipe, Way, choose, recipes_fo
 from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.surroundings import environment
 from torchsleuth.errors import CannotHold, StoreError, in_words
-from torchsleuth.run.fresh import TIMEOUT, Ran, run_script
+from torchsleuth.run.scripts import TIMEOUT, Ran, run_script
 
 Inputs = Literal["in the script", "by recipe", "beside the script"]
 

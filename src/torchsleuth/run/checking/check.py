@@ -22,10 +22,6 @@ import torch
 from torch import fx
 
 from torchsleuth import config, torch_compat
-from torchsleuth.capture.again import Again, Hidden, Lending, may_be_lent, scratch_inputs
-from torchsleuth.capture.findings import Finding, by_tolerance, weighed
-from torchsleuth.capture.guarding import is_the_user_s, mark
-from torchsleuth.capture.reference import surely_draws_nothing, surely_writes_nothing, with_tensors
 from torchsleuth.compare import (
     Comparison,
     Judgement,
@@ -43,8 +39,12 @@ from torchsleuth.compare.subject import Subject
 from torchsleuth.compare.tree import tensors_in
 from torchsleuth.errors import in_words
 from torchsleuth.outcome import Symptom
+from torchsleuth.run.checking.again import Again, Hidden, Lending, may_be_lent, scratch_inputs
+from torchsleuth.run.checking.findings import Finding, by_tolerance, weighed
+from torchsleuth.run.checking.reference import surely_draws_nothing, surely_writes_nothing, with_tensors
+from torchsleuth.run.observing.marks import is_the_user_s, mark
 
-log = logging.getLogger("torchsleuth.capture")
+log = logging.getLogger("torchsleuth.run")
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import torch
 from torch import fx
 
 from torchsleuth import torch_compat
-from torchsleuth.capture.seeded import inductor_seeds, is_stand_in, stand_in
 from torchsleuth.compare.rng import is_random
+from torchsleuth.run.checking.seeded import inductor_seeds, is_stand_in, stand_in
 
 
 def reference_of(gm: fx.GraphModule) -> fx.GraphModule:

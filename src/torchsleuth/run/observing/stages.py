@@ -47,7 +47,7 @@ def locate(error: BaseException, *, default: Stage) -> Located:
     stage = default
     try:
         stage = _stage_of(error) or default
-        from torchsleuth.capture.guilty import find
+        from torchsleuth.run.observing.guilty import find
 
         guilty = find(error, stage)
         return Located(stage, guilty.op, guilty.node, guilty.frame)

@@ -1,0 +1,1 @@
+"""A compiled function held against the graph that it was compiled from."""

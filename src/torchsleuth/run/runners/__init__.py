@@ -1,0 +1,1 @@
+"""Where a query is answered: in this process, in a fresh interpreter, in a warm worker, or by a script of a test."""
