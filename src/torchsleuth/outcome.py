@@ -5,14 +5,17 @@
 An outcome is never a bool: `if outcome:` is an error, because "did it fail?" has more than two
 answers. Ask `is_failure(outcome)`, or match on the type. `Unrunnable` (the program is at fault) and
 `Broken` (we are at fault) say nothing about the compiler under test, so they are not failures.
+
+`to_data` and `from_data` turn one into plain data and back: so it comes out of a worker, and so `--json` shows it.
 """
 
 from __future__ import annotations
 
 import signal as signals
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import ClassVar, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias, get_args
 
 
 class Word(str, Enum):
@@ -26,6 +29,8 @@ class Stage(Word):
     """Where in its way through the compiler a program was. The order is the order of the way."""
 
     PREPARE = "prepare"
+    COMPILE = "compile"
+    """Somewhere in the compiler: more is not known."""
     DYNAMO = "dynamo"
     AOT = "aot"
     DECOMPOSITION = "decomposition"
@@ -64,7 +69,15 @@ class _Run:
 
     verb: ClassVar[str]
     stage: Stage = Stage.UNKNOWN
+    """How far it came: where it failed, or the last stage that it entered."""
     seconds: float = 0.0
+    stdout: str = ""
+    """What it printed: the beginning and the end, if it was much."""
+    stderr: str = ""
+    code: str = ""
+    """What the compiler generated, if it got so far."""
+    notes: tuple[str, ...] = ()
+    """What else there is to know: options that could not be set, values that are not to be trusted."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -92,6 +105,12 @@ class Raised(_Run):
     """Qualified exception types, outermost first, along `__cause__` / `__context__`."""
     message: str = ""
     traceback: str = ""
+    frames: tuple[str, ...] = ()
+    """The innermost functions of torch that were being called, innermost first, as `module:function`."""
+    op: str | None = None
+    """The guilty operator, if it is known."""
+    node: str | None = None
+    """The node of the graph at which it happened, if that is known."""
 
     def describe(self) -> str:
         first_line = self.message.splitlines()[0] if self.message else "no message"
@@ -106,6 +125,8 @@ class Mismatched(_Run):
     symptom: Symptom = Symptom.VALUE
     path: str = ""
     explanation: str = ""
+    op: str | None = None
+    """The guilty operator, if it is known."""
 
     def describe(self) -> str:
         return f"mismatched: {self.symptom} at {self.path or 'the result'}"
@@ -113,11 +134,16 @@ class Mismatched(_Run):
 
 @dataclass(frozen=True)
 class Crashed(_Run):
-    """The process died of a signal."""
+    """The process died of a signal, or left without an answer."""
 
     verb: ClassVar[str] = "crashed"
     signal: int = 0
+    """0 if it was none: then it ended itself, with `exit_code`."""
+    exit_code: int | None = None
     stack: str = ""
+    """What faulthandler said of the Python that was being executed."""
+    frames: tuple[str, ...] = ()
+    """The innermost functions of torch on that stack, innermost first, as `module:function`."""
 
     @property
     def signal_name(self) -> str:
@@ -127,6 +153,8 @@ class Crashed(_Run):
             return f"signal {self.signal}"
 
     def describe(self) -> str:
+        if self.signal == 0 and self.exit_code is not None:
+            return f"ended itself with exit code {self.exit_code} ({self.stage})"
         return f"crashed with {self.signal_name} ({self.stage})"
 
 
@@ -137,6 +165,9 @@ class TimedOut(_Run):
     verb: ClassVar[str] = "timed out"
     deadline: float = 0.0
     stack: str = ""
+    """The Python that was being executed at the deadline."""
+    frames: tuple[str, ...] = ()
+    """The functions of torch on that stack, innermost first, each once, as `module:function`."""
 
     def describe(self) -> str:
         return f"timed out after {self.deadline:g} s ({self.stage})"
@@ -148,6 +179,8 @@ class OutOfMemory(_Run):
 
     verb: ClassVar[str] = "ran out of memory"
     limit_bytes: int = 0
+    """What it was allowed; 0 if it was the machine that had no more."""
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,3 +214,52 @@ _FAILURES = (Raised, Mismatched, Crashed, TimedOut, OutOfMemory)
 def is_failure(outcome: Outcome) -> bool:
     """True when the compiler under test failed. `Unrunnable` and `Broken` say nothing about it."""
     return isinstance(outcome, _FAILURES)
+
+
+def to_data(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as plain data: its kind under "outcome", and every field that it has."""
+    data: dict[str, Any] = {"outcome": outcome.verb}
+    for field in fields(outcome):
+        value = getattr(outcome, field.name)
+        data[field.name] = (
+            list(value) if isinstance(value, tuple) else value.value if isinstance(value, Word) else value
+        )
+    return data
+
+
+def from_data(data: Mapping[str, Any]) -> Outcome:
+    """The outcome that `to_data` made this of. A ValueError says what is wrong with it."""
+    kind = _BY_VERB.get(data.get("outcome"))  # type: ignore[arg-type]
+    if kind is None:
+        raise ValueError(f"there is no outcome {data.get('outcome')!r}")
+    known = {field.name: field for field in fields(kind)}
+    if unknown := data.keys() - known.keys() - {"outcome"}:
+        raise ValueError(f"{kind.__name__} has no {sorted(unknown)[0]!r}")
+    given: dict[str, Any] = {name: value for name, value in data.items() if name in known}
+    for name, value in given.items():
+        if not _fits(value, known[name].type):
+            raise ValueError(f"{kind.__name__}.{name} cannot be {value!r}")
+        given[name] = tuple(value) if isinstance(value, list) else value
+    if "stage" in given:
+        given["stage"] = Stage(given["stage"])
+    if "symptom" in given:
+        given["symptom"] = Symptom(given["symptom"])
+    return kind(**given)
+
+
+_BY_VERB: Mapping[str, type[Outcome]] = {kind.verb: kind for kind in get_args(Outcome)}
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "Stage": (str,),
+    "Symptom": (str,),
+    "str | None": (str, type(None)),
+    "int | None": (int, type(None)),
+}
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    if annotation == "tuple[str, ...]":
+        return isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
+    return isinstance(value, _PLAIN[annotation]) and not isinstance(value, bool)

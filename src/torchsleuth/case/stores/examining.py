@@ -40,6 +40,8 @@ class Found:
     path: str
     tensor: Callable[[str], Iterator[bytes]]
     """The bytes of a tensor's file, in pieces, by its digest. `FileNotFoundError` if it is not there."""
+    home: str
+    """Where its tensors are, for whoever has no more than this word: `blobs_at` finds them again."""
     open_blobs: Callable[[], Blobs]
     id: str | None = None
     """Its id, if it lies in the store that was asked."""
@@ -65,7 +67,8 @@ def open_path(path: Path) -> Found:
         path /= CASE_FILE
     if is_archive(path):
         archive = Archive.open(path)
-        return Found(archive.case, str(path), partial(_unpacked, archive), lambda: archive.blobs)
+        home = str(path.absolute())
+        return Found(archive.case, str(path), partial(_unpacked, archive), home, lambda: archive.blobs)
     try:
         data = read_local(path, reading.MAX_BYTES)
     except FileNotFoundError:
@@ -75,7 +78,7 @@ def open_path(path: Path) -> Found:
     here = path.absolute().parent
     folder = here / "tensors" if (here / "tensors").is_dir() else here.parent.parent / "tensors"
     tensor = partial(in_pieces, lambda digest: open_local(folder / f"{digest}{SUFFIX}"))
-    return Found(case, str(path), tensor, partial(_folder_blobs, folder))
+    return Found(case, str(path), tensor, str(folder), partial(_folder_blobs, folder))
 
 
 def _no_case(path: Path) -> NotFound:
@@ -87,6 +90,16 @@ def _no_case(path: Path) -> NotFound:
     else:
         cause = "it has no case.json" if path.parent.is_dir() else "there is no such folder"
     return NotFound("there is no case", cause=cause, remedy=remedy, file=str(path))
+
+
+def blobs_at(home: str) -> Blobs:
+    """The tensors at a `Found.home`: a folder of them, an archive, or the URL of a store. Imports torch."""
+    if "://" in home:
+        from torchsleuth.case.stores.store import Store
+
+        return Store.open(home).blobs
+    path = Path(home)
+    return Archive.open(path).blobs if is_archive(path) else _folder_blobs(path)
 
 
 def _folder_blobs(folder: Path) -> Blobs:

@@ -89,6 +89,12 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.files.root!r})"
 
+    @property
+    def home(self) -> str:
+        """Where the tensors of this store are, in one word that `examining.blobs_at` understands."""
+        files = self.files
+        return str(files.folder.absolute() / "tensors") if isinstance(files, LocalFiles) else files.root
+
     @cached_property
     def blobs(self) -> Blobs:
         """Where the tensors of this store are. Imports torch."""
@@ -290,6 +296,7 @@ class Store:
             reading.decode(data, file=self.files.path(file)),
             self.files.path(file),
             partial(in_pieces, lambda digest: self.files.open(_tensor(digest))),
+            self.home,
             lambda: self.blobs,
             case,
             self._labels_of(case),
