@@ -171,6 +171,9 @@ def test_a_keyboard_interrupt_is_not_a_missing_name() -> None:
 
 
 ACCESSORS: dict[str, Callable[[], object]] = {
+    "inductor_inner": torch_compat.inductor_compiler,
+    "FakeStore": lambda: torch_compat.one_process(2, []).__enter__(),
+    "register_group": lambda: torch_compat.one_process(2, ["a"]).__enter__(),
     "is_fake": lambda: torch_compat.is_fake(1),
     "TorchDispatchMode": lambda: torch_compat.dispatch_mode(lambda op, args, kwargs: op(*args, **kwargs)),
     "tree_map": lambda: torch_compat.tree_map(str, [1]),

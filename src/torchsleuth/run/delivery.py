@@ -23,17 +23,15 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from torchsleuth.case import schema
-from torchsleuth.case.graphs import targets
 from torchsleuth.case.schema import Generated
 from torchsleuth.case.script import expected
 from torchsleuth.case.script.builder import build, notice
-from torchsleuth.case.script.compilers import is_foreign
-from torchsleuth.case.script.graphs import graphs_in
 from torchsleuth.case.script.ways import Beside, Recipe, Way, choose, recipes_for, write_beside
 from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.surroundings import environment
 from torchsleuth.errors import CannotHold, StoreError, in_words
 from torchsleuth.run.scripts import TIMEOUT, Ran, run_script
+from torchsleuth.run.trusting import needs_trust
 
 Inputs = Literal["in the script", "by recipe", "beside the script"]
 
@@ -96,7 +94,7 @@ def deliver(
         _write(out, [notice(case, error).encode()])
         return Delivery(out, expected=words, not_run=error.what, notice=True)
     delivering = _Delivering(blobs, case, out, trust)
-    reason = "it was asked for without a run" if not run else _needs_trust(case) if not trust else None
+    reason = "it was asked for without a run" if not run else needs_trust(case) if not trust else None
     if reason is not None:
         ways = delivering.write()
         return Delivery(out, delivering.beside(ways), expected=words, not_run=reason, inputs=_inputs(ways))
@@ -194,19 +192,6 @@ def _delivered(case: schema.Case, out: Path, beside: Path | None, ways: Mapping[
         inputs=_inputs(ways),
         seconds=ran.seconds,
     )
-
-
-def _needs_trust(case: schema.Case) -> str | None:
-    """Whose code a run would execute, if it is somebody's own."""
-    if case.code:
-        return f"it holds code of the user's own ({case.code[0].name}); run it with --trust, if you trust its author"
-    if is_foreign(case.compiler):
-        return f"the backend {case.compiler.backend} is not torch's own; run it with --trust, if you trust it"
-    for _, graph in graphs_in(case.graph, ""):
-        for node in graph.nodes:
-            if node.op == "call_function" and (targets.is_custom(node.target) or targets.is_unknown(node.target)):
-                return f"{node.target} is not a function of torch's own; run it with --trust, if you trust its author"
-    return None
 
 
 def _running(case: schema.Case, timeout: float, runner: Runner) -> Callable[[Path], Ran]:

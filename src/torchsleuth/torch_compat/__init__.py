@@ -14,6 +14,7 @@ To try out a torch that does not exist, give `TorchNames` another importer, as t
 
 from __future__ import annotations
 
+from torchsleuth.torch_compat.collectives import one_process as one_process
 from torchsleuth.torch_compat.configuration import (
     CONFIG_MODULES as CONFIG_MODULES,
     config_defaults as config_defaults,
@@ -28,6 +29,7 @@ from torchsleuth.torch_compat.fakes import (
     as_fake as as_fake,
     donated_inputs as donated_inputs,
     fake_mode as fake_mode,
+    know_as as know_as,
     quiet_shapes as quiet_shapes,
     shape_env_of as shape_env_of,
     subclass_name as subclass_name,
@@ -86,11 +88,13 @@ from torchsleuth.torch_compat.seams import (
     dynamo_backends_wrapped as dynamo_backends_wrapped,
     find_backend as find_backend,
     inductor_backend as inductor_backend,
+    inductor_compiler as inductor_compiler,
     is_control_flow as is_control_flow,
     is_for_serialising as is_for_serialising,
     is_inductor_backend as is_inductor_backend,
     is_named_backend as is_named_backend,
     is_output_code as is_output_code,
+    other_backend as other_backend,
     output_code_of as output_code_of,
 )
 from torchsleuth.torch_compat.shapes import (

@@ -31,6 +31,11 @@ def as_fake(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return fake
 
 
+def know_as(mode: Any, tensor: torch.Tensor, fake: torch.Tensor) -> None:
+    """From now on the fake of a real tensor, in this mode, is this one."""
+    mode.fake_tensor_converter.set_tensor_memo(tensor, fake)
+
+
 def subclass_name(tensor: torch.Tensor) -> str | None:
     """The name of a tensor's own class; None for plain tensors, parameters and their fakes."""
     import torch

@@ -296,6 +296,21 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "_compile_fx_main",
             "watching the graphs that Inductor compiles",
         ),
+        "inductor_inner": PrivateName(
+            "torch._inductor.compile_fx",
+            "compile_fx_inner",
+            "replaying the graphs that Inductor compiles",
+        ),
+        "FakeStore": PrivateName(
+            "torch.testing._internal.distributed.fake_pg",
+            "FakeStore",
+            "replaying graphs with collectives",
+        ),
+        "register_group": PrivateName(
+            "torch._C._distributed_c10d",
+            "_register_process_group",
+            "replaying graphs with collectives in a group that has a name",
+        ),
         "aot_compile": PrivateName(
             "torch._functorch.aot_autograd",
             "aot_stage2_compile",

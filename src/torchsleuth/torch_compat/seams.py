@@ -176,6 +176,20 @@ def inductor_backend(mode: str | None, options: dict[str, Any] | None, dynamic: 
     return found
 
 
+def other_backend(
+    name: str, mode: str | None, options: dict[str, Any] | None, dynamic: bool | None
+) -> Callable[..., Any]:
+    """What torch.compile makes of any other backend with this mode and these options."""
+    found: Callable[..., Any] = resolve("other_backend")(name, mode, options, dynamic)
+    return found
+
+
+def inductor_compiler() -> Callable[..., Any]:
+    """Inductor's compiler of graphs after AOT: takes a graph, fake inputs and keyword arguments."""
+    found: Callable[..., Any] = resolve("inductor_inner")
+    return found
+
+
 def is_inductor_backend(backend: object) -> bool:
     """Whether it is what torch.compile makes of the backend "inductor"."""
     return isinstance(backend, resolve("inductor_backend"))

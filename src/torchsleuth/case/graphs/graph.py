@@ -10,8 +10,9 @@ produces. Nothing of the user's is imported or run for it.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -114,9 +115,18 @@ def _attribute_names(graph: fx.Graph) -> list[str]:
 class GraphReader:
     """Makes the graph of a case again, and whatever else in it refers to the same tensors and symbols."""
 
-    def __init__(self, case: schema.Case, blobs: Blobs, *, file: str = "") -> None:
+    def __init__(
+        self,
+        case: schema.Case,
+        blobs: Blobs,
+        *,
+        file: str = "",
+        own: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        """`own`: functions of the user's that the caller has and trusts, by what the graph calls them."""
         self._case = case
         self._file = file
+        self._own = own
         self.tensors = TensorReader(blobs, case.storages, file=file)
         with self._only_case_errors("symbols"):
             self.fakes = FakeReader(case.symbols, file)
@@ -129,10 +139,15 @@ class GraphReader:
         with self._only_case_errors("graph"):
             return self._read(self._case.graph, "graph")
 
-    def inputs(self) -> list[Any]:
-        """What the graph was called with: real tensors, numbers."""
+    def inputs(self, read: Callable[[int], None] | None = None) -> list[Any]:
+        """What the graph was called with: real tensors, numbers. `read` is told how many there are so far."""
+        found = []
         with self._only_case_errors("inputs"):
-            return [self.values.decode(value, f"inputs[{at}]") for at, value in enumerate(self._case.inputs)]
+            for at, value in enumerate(self._case.inputs):
+                found.append(self.values.decode(value, f"inputs[{at}]"))
+                if read is not None:
+                    read(at + 1)
+        return found
 
     def examples(self, gm: fx.GraphModule) -> list[Any]:
         """What the compiler of the graph was given: as recorded, or what the graph says of its placeholders."""
@@ -202,6 +217,8 @@ class GraphReader:
             case "call_function":
                 if node.target == "builtins.getattr" and not _asks_for_property(node):
                     raise self._bad("getattr may only ask for a property of a tensor", field)
+                if node.target in self._own:
+                    return self._own[node.target]
                 return targets.resolve(node.target, file=self._file, field=field)
             case "call_method":
                 return targets.method(node.target, file=self._file, field=field)

@@ -31,7 +31,7 @@ KNOWN: Final = frozenset(
 )
 """Backends that torch itself brings along, by name."""
 
-_ARGUMENTS: Final = frozenset(
+ARGUMENTS: Final = frozenset(
     "static_input_idxs is_backward graph_id cpp_wrapper fx_wrapper is_inference layout_opt compile_region_name "
     "aot_mode".split()
 )
@@ -50,9 +50,9 @@ class Attempt:
     imports: set[str] = field(default_factory=set)
 
 
-def is_foreign(compiler: schema.Compiler) -> bool:
-    """Whether the backend is code of the user's own."""
-    return compiler.backend not in KNOWN
+def is_foreign(backend: str) -> bool:
+    """Whether a backend is code of the user's own."""
+    return backend not in KNOWN
 
 
 def write_attempt(
@@ -111,7 +111,7 @@ def _compiler_of_aot(page: Page, compiler: schema.Compiler, needs: Attempt) -> s
     kept = [
         f"{entry.name}={value_source(entry.value)}"
         for entry in compiler.arguments
-        if entry.name in _ARGUMENTS and can_be_said(entry.value)
+        if entry.name in ARGUMENTS and can_be_said(entry.value)
     ]
     if compiler.backend == "inductor":
         needs.imports.add("from torch._inductor.compile_fx import compile_fx_inner")
