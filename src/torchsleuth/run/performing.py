@@ -96,6 +96,8 @@ class Prepared:
 def prepare(query: Query, progress: Progress = no_progress) -> Prepared:
     """The graph, checked, and its inputs. A `SleuthError` says what is wrong with the case, or missing here."""
     case = query.case
+    if case.compiler.backend == "inductor":
+        torch_compat.inductor_compiler()  # registers operators of its own
     functions = own_code.define(case.code) if query.trust else {}
     blobs = blobs_at(query.tensors) if query.tensors else MemoryBlobs()
     reader = GraphReader(case, blobs, own=functions)
@@ -108,6 +110,9 @@ def prepare(query: Query, progress: Progress = no_progress) -> Prepared:
         raise _illegal(
             "the graph has parameters of its own", f"after AOT everything is an input; these are not: {names[:3]}"
         )
+    taken = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    if taken != len(case.inputs):
+        raise _illegal("the graph cannot be called", f"it takes {taken} inputs, and the case has {len(case.inputs)}")
     return Prepared(reader, gm, reader.inputs(lambda count: progress(Stage.PREPARE, count, len(case.inputs))))
 
 
@@ -141,7 +146,9 @@ class _Run:
             return Unrunnable(Stage.RUN, reason=str(error))
         except SleuthError as error:
             return Unrunnable(self._stage, reason=f"{error.what}: {error.cause}")
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is the answer
+        except (Exception, SystemExit) as error:
+            if self._stage is Stage.PREPARE:  # nobody but us has done anything yet
+                raise
             outcome = self._failed(error)
         code = "" if self._compiled is None else self._compiled.code
         return dataclasses.replace(outcome, code=code)
@@ -162,9 +169,9 @@ class _Run:
     def _attempt(self) -> Outcome:
         case, prepared = self._case, self._prepared
         boxed = case.compiler.after is After.AOT
-        reference = reference_of(prepared.gm)
-        self._enter(Stage.COMPILE)
         compiler = Compiler(case, self._query.compiler, self._query.trust)
+        reference = reference_of(prepared.gm, as_inductor_draws=compiler.backend == "inductor")
+        self._enter(Stage.COMPILE)
         self._compiled = compiled = compiler(prepared.reader, prepared.gm, prepared.inputs)
         self._enter(Stage.RUN)
         if self._compares():
@@ -213,8 +220,6 @@ class _Run:
         Inputs that were made by a recipe may not be what the program needs. They are no evidence against a compiler's
         failure, which does not depend on them.
         """
-        if self._query.compiler == "eager":
-            return None
         made_up = any(isinstance(storage.content, schema.Generated) for storage in self._case.storages)
         if made_up and self._stage is Stage.COMPILE:
             return None

@@ -22,12 +22,13 @@ from torchsleuth.compare.rng import is_random
 from torchsleuth.run.checking.seeded import inductor_seeds, is_stand_in, stand_in
 
 
-def reference_of(gm: fx.GraphModule) -> fx.GraphModule:
+def reference_of(gm: fx.GraphModule, *, as_inductor_draws: bool = True) -> fx.GraphModule:
     """The graph as it is now, to be run later: own nodes and own copies of nested graphs, shared tensors.
 
     No tensor is copied. What the nodes know beyond their calls (`node.meta`) is dropped: running needs none of it.
+    Random operators of Inductor's draw as its code does; if that is not wanted, as they do when they are run eagerly.
     """
-    return _Copier({}).copy_graph(gm)
+    return _Copier({}, as_inductor_draws).copy_graph(gm)
 
 
 def with_tensors(gm: fx.GraphModule, swaps: Mapping[int, torch.Tensor]) -> fx.GraphModule:
@@ -84,8 +85,9 @@ _IN_PLACE: Final = frozenset(
 class _Copier:
     """Copies graphs and the modules in them, each once, with some tensors swapped."""
 
-    def __init__(self, swaps: Mapping[int, torch.Tensor]) -> None:
+    def __init__(self, swaps: Mapping[int, torch.Tensor], as_inductor_draws: bool = True) -> None:
         self.swaps = swaps
+        self.as_inductor_draws = as_inductor_draws
         self.copies: dict[int, torch.nn.Module] = {}
 
     def copy_graph(self, gm: fx.GraphModule) -> fx.GraphModule:
@@ -96,7 +98,7 @@ class _Copier:
             node.meta = {}
             if node.op in ("get_attr", "call_module"):
                 attributes[node.target] = self._copy(functools.reduce(getattr, node.target.split("."), gm))
-            function = stand_in(node)
+            function = stand_in(node) if self.as_inductor_draws else None
             if function is not None:
                 node.target = function
                 node.kwargs = {} if function is inductor_seeds else {"drawn_here": draws}
