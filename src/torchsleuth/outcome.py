@@ -104,6 +104,8 @@ class Raised(_Run):
     type_chain: tuple[str, ...] = ()
     """Qualified exception types, outermost first, along `__cause__` / `__context__`."""
     message: str = ""
+    cause: str = ""
+    """What the innermost exception says, in short."""
     traceback: str = ""
     frames: tuple[str, ...] = ()
     """The innermost functions of torch that were being called, innermost first, as `module:function`."""

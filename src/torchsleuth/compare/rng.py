@@ -117,11 +117,16 @@ _RANDOM_FUNCTIONS = frozenset(
 
 
 def _is_random_node(node: torch.fx.Node) -> bool:
-    if node.op == "call_method":
-        return node.target in _RANDOM_FUNCTIONS
-    if node.op != "call_function":
+    return is_random_call(node.op, node.target)
+
+
+def is_random_call(op: str, target: Any) -> bool:
+    """Whether a node with this `op` and `target` draws from a generator."""
+    if op == "call_method":
+        return target in _RANDOM_FUNCTIONS
+    if op != "call_function":
         return False
-    return is_random(node.target) or torch_compat.op_name(node.target) in _RANDOM_FUNCTIONS
+    return is_random(target) or torch_compat.op_name(target) in _RANDOM_FUNCTIONS
 
 
 class TapeMismatch(RuntimeError):

@@ -76,6 +76,16 @@ class Compiler:
                     return Compiled(function, bool(getattr(function, "_boxed_call", False)))
             return Compiled(self._backend()(gm, _known(mode, inputs, fakes)), False)
 
+    def apart(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile another graph as that of the case: one that nobody has traced, called with its inputs one by one."""
+        if self.backend == "eager":
+            return gm
+        mode = torch_compat.fake_mode(None)
+        fakes = [torch_compat.as_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in inputs]
+        with _really_compiled(), torch_compat.tracing(mode):
+            function: Callable[..., Any] = self._backend()(gm, _known(mode, inputs, fakes))
+            return function
+
     def _backend(self) -> Callable[..., Any]:
         if is_foreign(self.backend) and ("." in self.backend or ":" in self.backend):
             return own_code.find(self.backend)

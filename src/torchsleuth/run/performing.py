@@ -33,6 +33,7 @@ from torchsleuth.errors import SleuthError, in_words
 from torchsleuth.outcome import Broken, Mismatched, Outcome, OutOfMemory, Passed, Stage, Unrunnable
 from torchsleuth.run import own_code
 from torchsleuth.run.checking.check import run_checked
+from torchsleuth.run.checking.isolating import guilty_op
 from torchsleuth.run.checking.reference import reference_of
 from torchsleuth.run.compiling import Compiled, Compiler
 from torchsleuth.run.observing.raising import is_out_of_memory, raised
@@ -40,6 +41,7 @@ from torchsleuth.run.query import Progress, Query
 from torchsleuth.run.synchronising import accelerators_of, synchroniser
 from torchsleuth.run.trusting import needs_trust
 
+_STARTS_OVER: Final = "torch does not go on with this graph: it would trace the program once more"
 _NOT_TRUSTED: Final = "collectives run on one process here; what they compute is not to be trusted"
 
 
@@ -168,14 +170,13 @@ class _Run:
 
     def _attempt(self) -> Outcome:
         case, prepared = self._case, self._prepared
-        boxed = case.compiler.after is After.AOT
         compiler = Compiler(case, self._query.compiler, self._query.trust)
         reference = reference_of(prepared.gm, as_inductor_draws=compiler.backend == "inductor")
         self._enter(Stage.COMPILE)
         self._compiled = compiled = compiler(prepared.reader, prepared.gm, prepared.inputs)
         self._enter(Stage.RUN)
         if self._compares():
-            outcome = self._compared(compiled, reference, boxed)
+            outcome = self._compared(compiler, compiled, reference)
         else:
             _differentiated(case, compiled(list(prepared.inputs)), prepared.inputs)
             outcome = Passed(Stage.RUN)
@@ -190,7 +191,9 @@ class _Run:
             return self._query.accuracy
         return failure is None or failure.signature.kind == "mismatched"
 
-    def _compared(self, compiled: Compiled, reference: fx.GraphModule, boxed: bool) -> Outcome:
+    def _compared(self, compiler: Compiler, compiled: Compiled, reference: fx.GraphModule) -> Outcome:
+        boxed = self._case.compiler.after is After.AOT
+
         def noted(*inputs: Any) -> Any:
             result = compiled(*inputs) if boxed else compiled(list(inputs))
             self._enter(Stage.COMPARE)
@@ -203,11 +206,20 @@ class _Run:
         if checked.finding is None:
             return Passed(Stage.COMPARE)
         found = checked.finding
-        return Mismatched(Stage.COMPARE, symptom=found.symptom, path=found.path, explanation=found.words)
+        guilty = guilty_op(reference, checked.inputs or (), compiler.apart) if self._query.find_op else None
+        return Mismatched(
+            Stage.COMPARE,
+            symptom=found.symptom,
+            path=found.path,
+            explanation=found.words,
+            op=None if guilty is None else guilty[0],
+        )
 
     # ---- failures ------------------------------------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> Outcome:
+        if torch_compat.is_control_flow(error):
+            return Unrunnable(self._stage, reason=f"{_STARTS_OVER} ({type(error).__name__})")
         if is_out_of_memory(error):
             return OutOfMemory(self._stage, message=in_words(error))
         outcome = raised(error, self._stage)

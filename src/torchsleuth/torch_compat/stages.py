@@ -3,6 +3,7 @@
     PHASES          (file, function) → the phase that begins when this function is called
     ERROR_STAGES    exceptions that are raised in one stage only
     origins(value)  the nodes that an object of the compiler (a match, a piece of IR, a step of the schedule) stands for
+    calls_in(stack) the functions of torch on a stack, as a signature names them
 
 A phase may trace, lower or compile in passing: a pattern matcher traces its replacement with the same machinery that
 AOT traces with. So helpers are no phases, and `within` says what a phase must be inside of to count. Functions that
@@ -12,7 +13,7 @@ only hand the graph on to the next compiler have the stage None: from there on n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -153,6 +154,21 @@ REMOTE_TRACEBACKS: Final = frozenset(
 # Inductor names a module after its content, and its folder after the name.
 _GENERATED: Final = re.compile(r"(?:^|/)(\w\w)/c\1\w{20,}\.py$")
 _TORCH_FILE: Final = re.compile(r".*/(torch/.+)$")
+_GRAPH_CODE: Final = re.compile(r"<eval_with_key>")
+_HANDS_ON: Final = frozenset(
+    {
+        ("torch/__init__.py", "__call__"),
+        ("torch/_compile.py", "inner"),
+        ("torch/_dynamo/eval_frame.py", "_fn"),
+        ("torch/_dynamo/repro/after_dynamo.py", "__call__"),
+        ("torch/nn/modules/module.py", "_call_impl"),
+        ("torch/nn/modules/module.py", "_wrapped_call_impl"),
+        ("torch/utils/_contextlib.py", "decorate_context"),
+    }
+)
+"""Functions that only call another one. Whether they are on a stack depends on who called."""
+GENERATED_CALL: Final = "<generated>"
+GRAPH_CALL: Final = "<graph>"
 
 
 def phase_of(file: str, function: str) -> Phase | None:
@@ -172,6 +188,39 @@ def place(frame: FrameType) -> tuple[str, str]:
 def is_generated(file: str) -> bool:
     """Whether this is a Python module that Inductor wrote."""
     return _GENERATED.search(file.replace("\\", "/")) is not None
+
+
+def calls_in(stack: Iterable[tuple[str, str]], most: int) -> tuple[str, ...]:
+    """The functions of torch on a stack of (file, function), innermost first, as `module:function`, each once.
+
+    It ends where the stage begins, or generated code or a graph is entered: what is outside is the way there, and that
+    is another one in each program. Of the code that was generated, only that it was is said.
+    """
+    found: dict[str, None] = {}
+    for file, function in stack:
+        if len(found) == most:
+            break
+        phase = phase_of(file, function)
+        name = _call_name(file, function)
+        if name is not None:
+            found[name] = None
+        ends = phase is not None and phase.stage is not Stage.DECOMPOSITION
+        if ends or (name is not None and name.startswith(GRAPH_CALL)):
+            break
+    return tuple(found)
+
+
+def _call_name(file: str, function: str) -> str | None:
+    file = file.replace("\\", "/")
+    if is_generated(file):
+        return f"{GENERATED_CALL}:{function}"
+    if _GRAPH_CODE.match(file):
+        return f"{GRAPH_CALL}:{function}"
+    match = _TORCH_FILE.match(file)
+    if match is None or (match[1], function) in _HANDS_ON:
+        return None
+    module = match[1].removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return f"{module}:{function}"
 
 
 def origins(value: Any) -> list[Node]:

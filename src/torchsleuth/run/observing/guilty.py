@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from traceback import FrameSummary, walk_tb
 from types import FrameType
@@ -18,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from torchsleuth.case.failures import chain, is_aside
+from torchsleuth.case.failures import chain, links
 from torchsleuth.case.schema import Frame
 from torchsleuth.case.words.listing import frames
 from torchsleuth.outcome import Stage
@@ -49,21 +48,11 @@ class Guilty:
 
 def find(error: BaseException, stage: Stage) -> Guilty:
     """The guilty node of an exception that came from a stage. Keeps nothing of the exception."""
-    for one in _witnesses(error):
+    for one in reversed(links(error)):
         guilty = _by_code(one) if stage in _GENERATED_CODE else _by_locals(one, stage)
         if guilty is not None:
             return guilty
     return _of_message(error)
-
-
-def _witnesses(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a chain, innermost first, up to one that was only being handled."""
-    found: list[BaseException] = []
-    for one in chain(error):
-        if found and is_aside(one, found[-1]):
-            break
-        found.append(one)
-    return reversed(found)
 
 
 # ---- nodes in the hands of the compiler ------------------------------------------------------------------
@@ -72,14 +61,14 @@ def _witnesses(error: BaseException) -> Iterator[BaseException]:
 def _by_locals(error: BaseException, stage: Stage) -> Guilty | None:
     inside = _inside(error)
     found = [seen for frame in inside for seen in _seen_in(frame) if _of_program(seen[1], stage)]
-    op = next((_name(frame.f_locals.get("op")) for frame in inside if _decomposes(frame)), None)
+    op = next((target_name(frame.f_locals.get("op")) for frame in inside if _decomposes(frame)), None)
     if not found:
         return Guilty(op) if op else None
     # What a pattern is replaced by is traced too: its nodes are not in the graph, those that matched are.
     matched = [node for value, node in found if not isinstance(value, Node)] if stage in _PASSES else []
     node = matched[0] if matched else found[0][1]
     lines = frames(node.meta.get("stack_trace"))
-    return Guilty(op or _name(node.target), node.name, lines[-1] if lines else None)
+    return Guilty(op or target_name(node.target), node.name, lines[-1] if lines else None)
 
 
 def _inside(error: BaseException) -> list[FrameType]:
@@ -120,7 +109,8 @@ def _of_program(node: Node, stage: Stage) -> bool:
     return node.op.startswith("call_") and (stage is Stage.DYNAMO or any(key in node.meta for key in _KNOWN))
 
 
-def _name(target: object) -> str | None:
+def target_name(target: object) -> str | None:
+    """What a node calls, as failures name it."""
     if isinstance(target, str):
         return target
     if is_op_overload(target):
@@ -175,7 +165,7 @@ def _of_message(error: BaseException) -> Guilty:
     frame: Frame | None = None
     for one in chain(error):
         said = vars(one)
-        op = op or (_name(said.get("func")) if is_op_overload(said.get("func")) else None)
+        op = op or (target_name(said.get("func")) if is_op_overload(said.get("func")) else None)
         stack = said.get("real_stack")
         last = stack[-1] if stack else None
         if frame is None and isinstance(last, FrameSummary):

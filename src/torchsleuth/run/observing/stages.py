@@ -19,13 +19,10 @@ from typing import Final
 from torchsleuth.case.failures import chain, is_aside
 from torchsleuth.case.schema import Frame
 from torchsleuth.outcome import Stage
+from torchsleuth.run.observing.stacks import is_dump, stacks_of
 from torchsleuth.torch_compat.stages import DECISIVE, ERROR_STAGES, REMOTE_TRACEBACKS, phase_of, place
 
 _IN_TRACEBACK: Final = re.compile(r'File "(?P<file>[^"\n]+)", line \d+, in (?P<function>[^\n]+)')
-_IN_DUMP: Final = re.compile(r'File "(?P<file>[^"\n]+)", line \d+ in (?P<function>[^\n]+)')
-_THREAD: Final = re.compile(
-    r"^(?P<current>Current t|T)hread 0x[0-9a-f]+ .*$|^Stack \(most recent call first\).*$", re.M
-)
 _BEHIND: Final = re.compile(r"^[ |]*(?P<cause>The above exception was the direct cause)|^[ |]*During handling of", re.M)
 
 
@@ -57,7 +54,7 @@ def locate(error: BaseException, *, default: Stage) -> Located:
 
 def locate_stack(text: str, *, default: Stage) -> Stage:
     """The stage in which a process was, by faulthandler's dump (most recent call first) or a traceback (last)."""
-    if _IN_DUMP.search(text):
+    if is_dump(text):
         return _stage_of_dump(text) or default
     return _stage_of_traceback(text) or default
 
@@ -79,7 +76,7 @@ def _stage_of(error: BaseException) -> Stage | None:
                 return DECISIVE[name]
         stage = _deepest(_calls(one), stage)
         if names[0] in REMOTE_TRACEBACKS:
-            stage = _deepest(_read(_IN_TRACEBACK, str(one)), stage)
+            stage = _deepest(_read(str(one)), stage)
         if by_type is None:
             by_type = next((ERROR_STAGES[name] for name in names if name in ERROR_STAGES), None)
         before = one
@@ -103,18 +100,14 @@ def _deepest(calls: Iterable[tuple[str, str]], stage: Stage | None = None) -> St
 # ---- text ------------------------------------------------------------------------------------------------
 
 
-def _read(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
-    for match in pattern.finditer(text):
+def _read(text: str) -> Iterator[tuple[str, str]]:
+    for match in _IN_TRACEBACK.finditer(text):
         yield match["file"], match["function"].strip()
 
 
 def _stage_of_dump(text: str) -> Stage | None:
     """The stage of the thread that failed; if the dump does not say which, of one that was compiling or running."""
-    heads = list(_THREAD.finditer(text))
-    ends = [*(head.start() for head in heads), len(text)][1:]
-    stacks = [(head["current"] == "Current t", text[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
-    stacks = [stack for stack in stacks if stack[0]] or stacks or [(True, text)]
-    stages = (_deepest(reversed(list(_read(_IN_DUMP, stack)))) for _, stack in stacks)
+    stages = (_deepest(reversed(stack)) for stack in stacks_of(text))
     return next((stage for stage in stages if stage is not None), None)
 
 
@@ -128,5 +121,5 @@ def _stage_of_traceback(text: str) -> Stage | None:
     for start, end, is_cause in reversed(list(zip(starts, ends, causes, strict=True))):
         if stage is not None and not is_cause:
             break
-        stage = _deepest(_read(_IN_TRACEBACK, text[start:end]), stage)
+        stage = _deepest(_read(text[start:end]), stage)
     return stage
