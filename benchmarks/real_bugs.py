@@ -1,11 +1,12 @@
 """Real bugs of torch.compile, each met by `sleuth run`: does it yield a case, and of which kind?
 
-    python benchmarks/real_bugs.py FOLDER [--export] [--timeout 90] [--level 4] [--after aot] [PROGRAM...]
+    python benchmarks/real_bugs.py FOLDER [--export] [--verify] [--timeout 90] [--level 4] [--after aot] [PROGRAM...]
 
 Every `*.py` in the folder has `make() -> (function, arguments)`; a line `# kind: ...` in it says what is known of the
 bug. A driver of ten lines compiles the function and calls it once, under `sleuth run`, with a store of its own and no
 compiler caches from before. The table has one line for each case that was kept; `--export` also runs `sleuth export` on
-it, which runs the script in a fresh interpreter. The exit code is 1 if a program left no case.
+it, which runs the script in a fresh interpreter; `--verify` runs `sleuth verify`, which replays it in another one as
+well, and says what differs. The exit code is 1 if a program left no case.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from torchsleuth.case.schema import Case, Failure
 from torchsleuth.case.stores.store import Store
@@ -51,38 +53,69 @@ class Ran:
     store: str
     said: str
 
-    def rows(self, export: Exporter | None) -> Iterator[tuple[str, ...]]:
-        """A line of the table for each case; one that says that there is none, if there is none."""
+    def rows(self, trials: Sequence[Trial]) -> Iterator[tuple[str, ...]]:
+        """A line of the table for each case, with what else was tried; one that says so, if there is none."""
         store = Store.open(self.store)
         start = self.program.stem, known_as(self.program), str(self.code), f"{self.seconds:.0f}"
         entries = list(store.entries())
         for entry in entries:
             case = store.load(entry.id)
-            last = () if export is None else (export(entry.id, self.store),)
-            yield (*start, *described(case, self.program.parent), *last)
+            tried = (trial(entry.id, self.store) for trial in trials)
+            yield (*start, *described(case, self.program.parent), *tried)
         if not entries:
-            yield (*start, "no case", *[""] * (len(HEAD) - len(start) - 1), *(() if export is None else ("",)))
+            yield (*start, "no case", *[""] * (len(HEAD) - len(start) - 1 + len(trials)))
 
 
 @dataclass(frozen=True)
-class Exporter:
-    """Runs `sleuth export`."""
+class Trial:
+    """Runs a command on a case, and says in a few words what became of it."""
 
+    head: ClassVar[str]
     timeout: float
     environ: Mapping[str, str]
 
     def __call__(self, case: str, store: str) -> str:
-        script = Path(store).parent / "exported" / f"{case}.py"
-        script.parent.mkdir(exist_ok=True)
-        asked = ("export", case, "--store", store, "--output", str(script), "--timeout", f"{self.timeout:g}", "--json")
-        ran = subprocess.run([*SLEUTH, *asked], capture_output=True, text=True, env=self.environ)
+        asked = [*SLEUTH, *self.command(case, store), "--store", store, "--json"]
+        began = time.monotonic()
+        ran = subprocess.run(asked, capture_output=True, text=True, env=self.environ)
         try:
             told = json.loads(ran.stdout)
         except ValueError:
             return f"failed: {(ran.stderr.strip().splitlines() or ['exit code ' + str(ran.returncode)])[0]}"
+        if "error" in told:
+            return f"failed: {told['error']['what']}"
+        return f"{self.words(told)}, {time.monotonic() - began:.0f} s"
+
+    def command(self, case: str, store: str) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def words(self, told: dict[str, Any]) -> str:
+        raise NotImplementedError
+
+
+class Exported(Trial):
+    head = "exported script"
+
+    def command(self, case: str, store: str) -> tuple[str, ...]:
+        script = Path(store).parent / "exported" / f"{case}.py"
+        script.parent.mkdir(exist_ok=True)
+        return "export", case, "--output", str(script), "--timeout", f"{self.timeout:g}"
+
+    def words(self, told: dict[str, Any]) -> str:
         if told.get("reproduces"):
             return f"reproduces (inputs {told['inputs']})"
         return "no: " + (told.get("not_run") or f"{told.get('seen')}")
+
+
+class Verified(Trial):
+    head = "sleuth verify"
+
+    def command(self, case: str, store: str) -> tuple[str, ...]:
+        return "verify", case
+
+    def words(self, told: dict[str, Any]) -> str:
+        found = [f"{one['kind']}: {one['words']}" for one in told["findings"]]
+        return "; ".join((told["words"], *told["notes"], *found))
 
 
 def known_as(program: Path) -> str:
@@ -142,6 +175,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, help="programs with make() -> (function, arguments)")
     parser.add_argument("programs", nargs="*", help="only these, by name")
     parser.add_argument("--export", action="store_true", help="also: does the exported script reproduce it?")
+    parser.add_argument("--verify", action="store_true", help="also: what does `sleuth verify` say?")
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for each run (default 90)")
     parser.add_argument("--level", default="4")
     parser.add_argument("--after", default="aot")
@@ -156,8 +190,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sleuth-real-bugs-") as name:
         folder = Path(name)
         environ = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-        exporter = Exporter(options.timeout, environ) if options.export else None
-        head = (*HEAD, "exported script") if options.export else HEAD
+        wanted = [kind for kind, asked in ((Exported, options.export), (Verified, options.verify)) if asked]
+        trials = [kind(options.timeout, environ) for kind in wanted]
+        head = (*HEAD, *(trial.head for trial in trials))
         show(head)
         show(("---",) * len(head))
         without = []
@@ -165,7 +200,7 @@ def main() -> int:
             ran = run(program, folder / program.stem, options, environ)
             if options.verbose:
                 print("\n".join(ran.said.strip().splitlines()[-12:]), file=sys.stderr, flush=True)
-            for row in ran.rows(exporter):
+            for row in ran.rows(trials):
                 show(row)
                 if "no case" in row:
                     without.append(program.stem)

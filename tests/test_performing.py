@@ -405,6 +405,35 @@ def test_symbolic_sizes_stay_symbolic(tmp_path: Path) -> None:
     assert isinstance(seen[0][0].size(0), torch.SymInt)
 
 
+def test_sizes_that_dynamo_made_symbolic_stay_symbolic(tmp_path: Path) -> None:
+    """Dynamo hands real tensors to a backend, and a number of the program as a tensor. Covers: U4"""
+    store = Store.open(tmp_path / "store")
+    cases: list[schema.Case] = []
+
+    def record(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        compiler = schema.Compiler(After.DYNAMO, f"{HERE}.boxed")
+        cases.append(Recording(gm, store.blobs, inputs).case(inputs, compiler, state=schema.State(), stable=True))
+        return gm
+
+    with torch.no_grad():
+        scale = 0.3
+        compiled = torch.compile(lambda x, scale: x.sum(0) * x.size(0) * scale, backend=record, dynamic=True)
+        compiled(torch.randn(5, 3), scale)
+    store.save(cases[-1])
+    seen.clear()
+    globals()["looks"] = lambda gm, inputs: seen.append(_placeholders(gm)) or gm
+    assert isinstance(perform(Query(cases[-1], store.home, f"{HERE}.looks", trust=True)), Passed)
+    assert any(isinstance(size, torch.SymInt) for fake in seen[0] for size in fake.shape)
+    outcome = perform(Query(cases[-1], store.home, "aot_eager", accuracy=True))
+    assert isinstance(outcome, Passed), outcome
+
+
+def _placeholders(gm: fx.GraphModule) -> list[torch.Tensor]:
+    """What a backend finds its inputs known as."""
+    known = [node.meta["example_value"] for node in gm.graph.nodes if node.op == "placeholder"]
+    return [value for value in known if isinstance(value, torch.Tensor)]
+
+
 def test_an_option_that_this_torch_does_not_have_is_noted(tmp_path: Path) -> None:
     """Covers: U6"""
     option = schema.Config("torch._inductor.config", "no_such_option", True)

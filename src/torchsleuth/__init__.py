@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         CaseError as CaseError,
         SleuthError as SleuthError,
     )
+    from torchsleuth.run.fidelity import Fidelity as Fidelity, verify as verify
+    from torchsleuth.run.replay import replay as replay
 
 __version__ = "0.1.0"
 
@@ -47,6 +49,7 @@ _HOMES = {
     "Comparison": "compare",
     "Compiler": "case.schema",
     "Failure": "case.schema",
+    "Fidelity": "run.fidelity",
     "Judgement": "compare",
     "Recording": "case.recording",
     "SleuthError": "errors",
@@ -56,8 +59,10 @@ _HOMES = {
     "installed": "capture.installing",
     "judge": "compare",
     "raised": "case.failures",
+    "replay": "run.replay",
     "same": "compare",
     "same_two_models": "compare",
+    "verify": "run.fidelity",
     "watch": "capture.backends",
     "wrap_compiler_debug": "capture.compilers",
 }
@@ -70,6 +75,7 @@ __all__ = [
     "Comparison",
     "Compiler",
     "Failure",
+    "Fidelity",
     "Judgement",
     "Recording",
     "SleuthError",
@@ -80,8 +86,10 @@ __all__ = [
     "installed",
     "judge",
     "raised",
+    "replay",
     "same",
     "same_two_models",
+    "verify",
     "watch",
     "wrap_compiler_debug",
 ]

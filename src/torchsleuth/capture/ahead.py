@@ -19,6 +19,7 @@ from typing import Any
 from torchsleuth import torch_compat
 from torchsleuth.capture.graphs import Graph
 from torchsleuth.capture.guarding import guarded
+from torchsleuth.capture.history import PROCESS
 from torchsleuth.capture.journal import Doing, InFlight
 from torchsleuth.capture.keeping import save
 from torchsleuth.capture.watching import Watch
@@ -86,7 +87,9 @@ class Ahead:
         )
         state = self._graph.state if self._doing == "compile" else self._graph.state_now()
         with torch_compat.plain_torch():
-            self._entry, case = save(self._store, self._settings, self._graph, inputs, failure, state)
+            # By name only: a case for each would have to go again when this step is over. See `deaths.settle`.
+            history = PROCESS.before(self._graph)
+            self._entry, case = save(self._store, self._settings, self._graph, inputs, failure, state, history=history)
         times = self._store.tensor_times(case)
         self._new = tuple(times.keys() - self._before)
         _tensors.take(self._store.files.root, times, self._new)

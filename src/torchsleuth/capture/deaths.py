@@ -26,11 +26,12 @@ import msgspec
 from torchsleuth.capture import program
 from torchsleuth.capture.journal import InFlight, Kept, Log
 from torchsleuth.case import schema
+from torchsleuth.case.format import reading
 from torchsleuth.case.plain import printable
 from torchsleuth.case.script import expected
 from torchsleuth.case.stores.store import Store
-from torchsleuth.errors import NotFound, in_words
-from torchsleuth.outcome import Stage
+from torchsleuth.errors import CaseError, NotFound, in_words
+from torchsleuth.outcome import Crashed, Outcome, OutOfMemory, Stage, TimedOut
 from torchsleuth.run.child import Ended, signal_name
 
 _LONGEST: Final = 100_000
@@ -52,6 +53,7 @@ class Death:
     words: str
     """How it ended: "died of SIGSEGV"."""
     signal: int | None = None
+    exit_code: int | None = None
     stopped: bool = False
     """Somebody stopped it. How long it had been busy says why."""
     stack: str = ""
@@ -90,7 +92,9 @@ def death_of(ended: Ended, *, stack: str = "", orderly: bool = False) -> Death |
         return Death("out of memory", "was killed for want of memory", ended.signal, stack=stack)
     if ended.signal is not None:
         return Death("crashed", f"died of {signal_name(ended.signal)}", ended.signal, stack=stack)
-    return None if orderly else Death("crashed", f"left with exit code {ended.code}, past Python's own end")
+    if orderly:
+        return None
+    return Death("crashed", f"left with exit code {ended.code}, past Python's own end", exit_code=ended.code)
 
 
 def settle(
@@ -155,7 +159,7 @@ class _Settling:
                 if innermost is guilty:
                     kept.append(self._completed(flights))
                 else:
-                    kept.append(_complete(innermost, None))
+                    kept.append(_complete(innermost, None, self._log))
         self._remove((flight for flights in by_thread.values() for flight in flights[:-1]), kept)
         return kept
 
@@ -164,8 +168,8 @@ class _Settling:
         parent = None
         if self._both and len(flights) > 1:
             with _told(f"the case {flights[-2].path} could not be completed"):
-                parent = _complete(flights[-2], self._death).case
-        return _complete(flights[-1], self._death, parent)
+                parent = _complete(flights[-2], self._death, self._log).case
+        return _complete(flights[-1], self._death, self._log, parent)
 
     def _guilty(self, by_thread: dict[int, list[InFlight]]) -> InFlight | None:
         """The step that the process died in."""
@@ -196,7 +200,7 @@ class _Settling:
                     yield parent
 
 
-def _complete(flight: InFlight, death: Death | None, parent: str | None = None) -> Kept:
+def _complete(flight: InFlight, death: Death | None, log: Log, parent: str | None = None) -> Kept:
     """The case with what is known of the death, and with its script beside it."""
     from torchsleuth.capture.keeping import next_command, write_script
 
@@ -204,7 +208,8 @@ def _complete(flight: InFlight, death: Death | None, parent: str | None = None) 
     case, listed = store.load(flight.case), store.entry(flight.case)
     if death is not None:
         with _told(f"what is known of the death could not be added to the case {flight.path}"):
-            origin = msgspec.structs.replace(case.origin, parent=parent or case.origin.parent)
+            history = tuple(_kept_earlier(store, one, log) for one in case.origin.history)
+            origin = msgspec.structs.replace(case.origin, parent=parent or case.origin.parent, history=history)
             complete = msgspec.structs.replace(case, failure=_failure(flight, death, case.failure), origin=origin)
             listed, case = store.save(complete), complete
     with _told(f"the script of the case {listed.path} could not be written"):
@@ -218,11 +223,19 @@ def _complete(flight: InFlight, death: Death | None, parent: str | None = None) 
     return Kept(flight.pid, flight.store, listed.id, listed.path, flight.graph, words, following)
 
 
+def _kept_earlier(store: Store, earlier: schema.Earlier, log: Log) -> schema.Earlier:
+    """A graph that the process had compiled before, with a case of its own, if it left that beside its journal."""
+    for one in log.compiled:
+        if (one.graph, one.nodes) == (earlier.graph, earlier.nodes):
+            with contextlib.suppress(OSError, CaseError):
+                case = reading.decode(Path(one.file).read_bytes(), file=one.file)
+                return msgspec.structs.replace(earlier, case=store.save(case).id)
+    return earlier
+
+
 def _failure(flight: InFlight, death: Death, before: schema.Failure | None) -> schema.Failure:
     stack = death.stack_of(flight.thread)
-    signature = schema.Signature(
-        death.kind, _stage(flight, stack, before), signal=None if death.kind == "timed out" else death.signal
-    )
+    signature = _signature(death, _stage(flight, stack, before), stack)
     busy = max(death.time - flight.time, 1.0)
     did = f"{_DID[flight.doing]} {flight.graph}"
     if death.stopped:
@@ -230,6 +243,22 @@ def _failure(flight: InFlight, death: Death, before: schema.Failure | None) -> s
     else:
         message = f"the process {flight.pid} {death.words} while it {did}"
     return schema.Failure(signature, message=message, traceback=printable(death.stack)[:_LONGEST])
+
+
+def _signature(death: Death, stage: Stage, stack: str) -> schema.Signature:
+    from torchsleuth.run.observing.signatures import failure_of
+    from torchsleuth.run.observing.stacks import frames_of_dump
+
+    frames = frames_of_dump(stack)
+    found: Outcome
+    match death.kind:
+        case "timed out":
+            found = TimedOut(stage, frames=frames)
+        case "out of memory":
+            found = OutOfMemory(stage)
+        case "crashed":
+            found = Crashed(stage, signal=death.signal or 0, exit_code=death.exit_code, frames=frames)
+    return failure_of(found).signature
 
 
 def _stage(flight: InFlight, stack: str, before: schema.Failure | None) -> Stage:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _AOT_NAME = re.compile(r"(?:.*__)?(\d+)_(forward|backward|inference|joint)")
 _dynamo_graphs = itertools.count()
+_graphs = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Graph:
     """What it is being compiled for, while it is."""
     cases: int = field(default=0)
     """How many cases of it were kept."""
+    number: int = field(default_factory=_graphs.__next__)
+    """Which of the graphs that were watched in this process."""
 
     @classmethod
     def record(
@@ -118,6 +121,7 @@ class Graph:
         *,
         parent: str | None,
         minify: bool,
+        history: tuple[schema.Earlier, ...] = (),
     ) -> schema.Case:
         """The graph with these inputs in this state; its tensors are written to `blobs`.
 
@@ -129,7 +133,8 @@ class Graph:
                 case = msgspec.structs.replace(self.sketch, failure=failure, state=state)
             else:
                 case = self.recording.case(inputs or (), self.compiler, failure=failure, where=where, state=state)
-        return msgspec.structs.replace(case, todo="minify" if minify else None)
+        origin = msgspec.structs.replace(case.origin, history=history)
+        return msgspec.structs.replace(case, origin=origin, todo="minify" if minify else None)
 
 
 def without_values(inputs: Sequence[Any]) -> list[Any]:

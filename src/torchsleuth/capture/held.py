@@ -30,6 +30,11 @@ class HeldBlobs:
         self._target: Blobs | None = None
         self._writing = ForkableLock()
 
+    @property
+    def nbytes(self) -> int:
+        """How much is held."""
+        return sum(storage.nbytes() for storage in self._held.values())
+
     def put(self, storage: torch.UntypedStorage) -> str:
         if self._target is not None:
             return self._target.put(storage)

@@ -9,6 +9,7 @@ The file has one JSON value a line. Each line is appended by one call, so that f
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -23,6 +24,9 @@ Doing = Literal["compile", "run"]
 log = logging.getLogger("torchsleuth.capture")
 
 _MOST_KEPT: Final = 10_000
+MOST_COMPILED: Final = 25
+"""How many graphs' cases lie beside a journal."""
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,22 @@ class InFlight:
 
 
 @dataclass(frozen=True)
+class Compiled:
+    """A graph that was compiled, and the file that its case is in."""
+
+    graph: str
+    nodes: int
+    file: str
+
+
+@dataclass(frozen=True)
 class Log:
     """What a journal says: the cases that were kept, and those that were in flight, outermost step first."""
 
     kept: tuple[Kept, ...] = ()
     in_flight: tuple[InFlight, ...] = ()
+    compiled: tuple[Compiled, ...] = ()
+    """For the history of the process; the last ones of them."""
 
 
 class Journal:
@@ -102,6 +117,25 @@ class Journal:
         self._write("kept", asdict(kept))
         for listener in self._listeners[-1:]:
             listener.keep(kept)
+
+    @property
+    def outlives(self) -> bool:
+        """Whether somebody reads it when this process is dead."""
+        return self.path is not None or any(listener.outlives for listener in self._listeners[-1:])
+
+    def compile(self, graph: str, nodes: int, case: bytes) -> None:
+        """A graph was compiled. Its case lies beside the journal, for the event that a later one kills the process."""
+        if self.path is not None:
+            number = next(_numbers) % MOST_COMPILED
+            file = self.path.with_name(f"{self.path.name}-compiled-{os.getpid()}-{number}")
+            try:
+                file.write_bytes(case)
+            except OSError as error:
+                log.debug("%s cannot be written: %s", file, error)
+                return
+            self._write("compiled", asdict(Compiled(graph, nodes, str(file))))
+        for listener in self._listeners[-1:]:
+            listener.compile(graph, nodes, case)
 
     def ahead(self, flight: InFlight) -> None:
         self._write("ahead", asdict(flight))
@@ -147,6 +181,7 @@ def _parsed(line: str) -> dict[str, Any]:
 def _summed_up(events: Iterable[dict[str, Any]]) -> Log:
     kept: list[Kept] = []
     flights: dict[tuple[Any, Any, Any], InFlight] = {}
+    compiled: dict[str, Compiled] = {}
     for event in events:
         what = event.pop("event", None)
         key = (event.get("pid"), event.get("store"), event.get("case"))
@@ -157,6 +192,9 @@ def _summed_up(events: Iterable[dict[str, Any]]) -> Log:
                 flights[key] = InFlight(**event)
             elif what == "dropped":
                 flights.pop(key, None)
+            elif what == "compiled":
+                one = Compiled(**event)
+                compiled[one.file] = one
         except TypeError:
             continue
-    return Log(tuple(kept), tuple(flights.values()))
+    return Log(tuple(kept), tuple(flights.values()), tuple(compiled.values()))

@@ -6,17 +6,19 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from torchsleuth import torch_compat
 from torchsleuth.capture import keeping
 from torchsleuth.capture.graphs import Graph
 from torchsleuth.capture.keeping import Evidence, Outer
 from torchsleuth.capture.steps import state_at
 from torchsleuth.capture.watching import Watch
-from torchsleuth.case import schema
 from torchsleuth.config import Settings
 from torchsleuth.errors import AccuracyError
-from torchsleuth.outcome import Stage
+from torchsleuth.outcome import Mismatched, Stage, Symptom
 from torchsleuth.run.checking.check import Checked, run_checked
+from torchsleuth.run.observing.signatures import failure_of
 
 log = logging.getLogger("torchsleuth.capture")
 
@@ -77,13 +79,8 @@ class Judge:
         return error
 
     def _evidence(self, checked: Checked, message: str, outer: Outer | None) -> Evidence:
-        signature = schema.Signature(
-            "mismatched",
-            Stage.COMPARE,
-            message="the compiled graph computes something else than eager",
-            symptom=checked.symptom,
-        )
-        failure = schema.Failure(signature, message=message, path=checked.path)
+        found = Mismatched(Stage.COMPARE, symptom=checked.symptom or Symptom.VALUE, path=checked.path)
+        failure = replace(failure_of(found), message=message)
         code = torch_compat.output_code_of(self._compiled)
         return Evidence(self._graph, checked.inputs or (), failure, state_at(self._graph, checked.start), outer, code)
 

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
 from torchsleuth import config, torch_compat
 from torchsleuth.capture.graphs import Graph, without_values
 from torchsleuth.capture.guarding import add_note, guarded
+from torchsleuth.capture.history import PROCESS
 from torchsleuth.capture.journal import Doing, Kept
 from torchsleuth.capture.watching import Watch, anchored, minifies
 from torchsleuth.case import schema
-from torchsleuth.case.failures import raised
+from torchsleuth.case.failures import ALL_FRAMES, frames_of
 from torchsleuth.case.script.expected import first_line, in_words as failure_in_words
 from torchsleuth.case.stores.files import LocalFiles
 from torchsleuth.case.stores.store import Listed, Store
@@ -33,6 +34,8 @@ from torchsleuth.errors import MissingTensor, SleuthError
 from torchsleuth.outcome import Stage
 from torchsleuth.run.delivery import deliver
 from torchsleuth.run.observing.marks import is_marked, is_the_user_s, mark
+from torchsleuth.run.observing.raising import is_out_of_memory, raised_at
+from torchsleuth.run.observing.signatures import failure_of as failure_of_outcome
 from torchsleuth.run.observing.stages import locate
 
 log = logging.getLogger("torchsleuth.capture")
@@ -48,7 +51,7 @@ def next_command(entry: Listed, store: str) -> str:
         found = anchored(config.load().store) == store
     except SleuthError:
         found = False
-    return f"sleuth export {entry.id if found else shlex.quote(entry.path)}"
+    return f"sleuth verify {entry.id if found else shlex.quote(entry.path)}"
 
 
 # ---- failures --------------------------------------------------------------------------------------------
@@ -56,17 +59,19 @@ def next_command(entry: Listed, store: str) -> str:
 
 def failure_of(error: BaseException, doing: Doing, seconds: float) -> schema.Failure:
     """What an exception says went wrong, and where."""
-    found = locate(error, default=Stage.RUN if doing == "run" else Stage.UNKNOWN)
-    failure = raised(error, found.stage)
-    signature = msgspec.structs.replace(failure.signature, op=found.op)
+    found = locate(error, default=Stage.RUN if doing == "run" else Stage.COMPILE)
+    outcome = raised_at(error, found)
+    failure = replace(failure_of_outcome(outcome), frame=found.frame)
     if _is_interrupt(error):
         what = "the compiler was" if doing == "compile" else "the compiled graph was"
-        message = f"{what} interrupted after {seconds:.1f} s"
-        signature = msgspec.structs.replace(signature, kind="timed out", types=(), message=message.split(" after")[0])
-        failure = msgspec.structs.replace(failure, message=message)
-    elif isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        signature = msgspec.structs.replace(signature, kind="out of memory")
-    return msgspec.structs.replace(failure, signature=signature, node=found.node, frame=found.frame)
+        frames = frames_of(error, ALL_FRAMES)
+        signature = schema.Signature(
+            "timed out", found.stage, message=f"{what} interrupted", op=found.op, frames=frames
+        )
+        return replace(failure, signature=signature, message=f"{what} interrupted after {seconds:.1f} s")
+    if is_out_of_memory(error):
+        return replace(failure, signature=replace(failure.signature, kind="out of memory"))
+    return failure
 
 
 def is_failure(error: BaseException, doing: Doing, seconds: float) -> bool:
@@ -97,7 +102,7 @@ class Outer:
 
     def in_place_of(self, state: schema.State) -> schema.State:
         """The state, with these modes."""
-        return msgspec.structs.replace(state, grad=self.grad, inference=self.inference, autocast=self.autocast)
+        return replace(state, grad=self.grad, inference=self.inference, autocast=self.autocast)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,8 @@ def _keep(watch: Watch, settings: Settings, evidence: Evidence) -> Kept | None:
         parent = None
         if graph.parent is not None and graph.parent.sketch is not None:
             parent = _save_parent(store, settings, graph.parent, evidence)
-        entry, case = save(store, settings, graph, evidence.inputs, evidence.failure, evidence.state, parent)
+        history = guarded(settings, None, lambda: PROCESS.keep(store, graph)) or ()
+        entry, case = save(store, settings, graph, evidence.inputs, evidence.failure, evidence.state, parent, history)
         guarded(settings, None, lambda: _put_beside(store, entry, case, evidence.code))
     words = _words(graph, evidence.failure)
     kept = Kept(
@@ -165,16 +171,19 @@ def save(
     failure: schema.Failure,
     state: schema.State,
     parent: str | None = None,
+    history: tuple[schema.Earlier, ...] = (),
 ) -> tuple[Listed, schema.Case]:
     """Make the case of a graph, and save it with its tensors."""
     inputs, left_out = _affordable(inputs, settings.max_dump)
     if left_out:
-        failure = msgspec.structs.replace(failure, message=f"{failure.message}\n{left_out}".strip())
+        failure = replace(failure, message=f"{failure.message}\n{left_out}".strip())
         log.warning("%s: %s", graph.name, left_out)
     failure = _placed(graph, failure)
     tries = 0
     while True:
-        case = graph.case(inputs, failure, state, store.blobs, parent=parent, minify=minifies(settings))
+        case = graph.case(
+            inputs, failure, state, store.blobs, parent=parent, minify=minifies(settings), history=history
+        )
         try:
             return store.save(case), case
         except MissingTensor:  # another process has just dropped a case with the same tensor
@@ -201,7 +210,7 @@ def _placed(graph: Graph, failure: schema.Failure) -> schema.Failure:
     """The failure with the user's line, from the graph as it was recorded, if only the node is known."""
     if failure.frame is not None or failure.node is None:
         return failure
-    return msgspec.structs.replace(failure, frame=graph.recording.frame_of(failure.node))
+    return replace(failure, frame=graph.recording.frame_of(failure.node))
 
 
 def _put_beside(store: Store, entry: Listed, case: schema.Case, code: str | None) -> None:
@@ -233,7 +242,7 @@ def _words(graph: Graph, failure: schema.Failure) -> str:
     if failure.signature.kind == "mismatched":
         return first_line(failure.message)
     stage = failure.signature.stage
-    where = [graph.name, "while compiling" if stage is Stage.UNKNOWN else str(stage)]
+    where = [graph.name, "while compiling" if stage in (Stage.UNKNOWN, Stage.COMPILE) else str(stage)]
     if failure.signature.op:
         where.append(failure.signature.op)
     if failure.frame is not None:

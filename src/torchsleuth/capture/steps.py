@@ -20,9 +20,10 @@ from torchsleuth.capture import keeping
 from torchsleuth.capture.ahead import Ahead, write_ahead
 from torchsleuth.capture.graphs import Graph
 from torchsleuth.capture.guarding import guarded
+from torchsleuth.capture.history import PROCESS
 from torchsleuth.capture.journal import Doing
 from torchsleuth.capture.keeping import Evidence, Outer
-from torchsleuth.capture.watching import Watch
+from torchsleuth.capture.watching import Watch, writes_ahead
 from torchsleuth.case import schema
 from torchsleuth.compare.rng import RngState, preserved
 from torchsleuth.config import Settings
@@ -66,6 +67,9 @@ class Step:
     ) -> None:
         if error is not None:
             self.failed(error, time.monotonic() - self._began)
+        elif self._doing == "compile":
+            journal = self._watch.journal if writes_ahead(self._settings) and self._watch.journal.outlives else None
+            guarded(self._settings, None, lambda: PROCESS.add(self._graph, self._inputs, journal))
         if self._ahead is not None:
             self._ahead.drop()
 

@@ -21,6 +21,7 @@ from torch import fx
 from torchsleuth import __version__, torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.graphs.code import find_code
+from torchsleuth.case.graphs.fakes import EXAMPLE
 from torchsleuth.case.graphs.graph import GraphWriter
 from torchsleuth.case.graphs.meta import is_noticed
 from torchsleuth.case.graphs.values import ValueWriter
@@ -68,7 +69,7 @@ class Recording:
         with torch_compat.plain_torch():
             self._limits = [tuple(limits_of(node)) for node in gm.graph.nodes if node.op == "placeholder"]
             self._graph = self._writer.write(gm)
-            self._examples = None if examples is None else tuple(map(self._example, examples))
+            self._examples = None if examples is None else self._described(gm, examples)
             self._symbols = self._writer.symbols()
             self._code = find_code(gm)
         self._aot_name = torch_compat.aot_name()
@@ -110,6 +111,11 @@ class Recording:
             code=self._code,
         )
 
+    @property
+    def nodes(self) -> int:
+        """How many the graph has."""
+        return len(self._graph.nodes)
+
     def begins_at(self) -> str:
         """Where in the user's program the graph begins; "" if that is not known."""
         for node in self._graph.nodes:
@@ -124,10 +130,19 @@ class Recording:
                 return next(reversed(frames(one.meta.stack_trace)), None)
         return None
 
-    def _example(self, value: Any) -> schema.Value:
-        """What a compiler was given. Of a real tensor only what a fake would tell is kept."""
-        real = isinstance(value, torch.Tensor) and not torch_compat.is_fake(value)
-        return self._writer.fakes.encode(value) if real else self._writer.values.encode(value)
+    def _described(self, gm: fx.GraphModule, examples: Sequence[Any]) -> tuple[schema.Value, ...]:
+        """What a compiler was given. Dynamo hands on real tensors: of those it is kept what their fakes tell, whose
+        sizes may be symbolic."""
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        known = [node.meta.get(EXAMPLE) for node in placeholders]
+        if len(known) != len(examples):
+            known = [None] * len(examples)
+        return tuple(self._example(value, fake) for value, fake in zip(examples, known, strict=True))
+
+    def _example(self, value: Any, known: Any) -> schema.Value:
+        if not isinstance(value, torch.Tensor) or torch_compat.is_fake(value):
+            return self._writer.values.encode(value)
+        return self._writer.fakes.encode(known if torch_compat.is_fake(known) else value)
 
 
 def _input(value: Any, limits: Iterable[Limit], tensors: TensorWriter, values: ValueWriter) -> schema.Value:

@@ -521,6 +521,14 @@ class Signature(Record, frozen=True):
     symptom: Symptom | None = None
     signal: int | None = None
     op: str | None = None
+    frames: tuple[str, ...] = ()
+    """The innermost functions of torch that were being called, innermost first, as `module:function`."""
+
+    def matches(self, other: Signature) -> bool:
+        """Whether both are of one failure, on whatever graph it showed. The only test of sameness."""
+        from torchsleuth.case.signatures import ORIGIN
+
+        return ORIGIN(self, other)
 
 
 class Failure(Record, frozen=True):
@@ -546,6 +554,16 @@ class Frame(Record, frozen=True):
     code: str = ""
 
 
+class Earlier(Record, frozen=True):
+    """A graph that the same process had compiled before."""
+
+    graph: str
+    """What messages call it."""
+    nodes: int = 0
+    case: str | None = None
+    """The id of its case in the same store, if it was kept."""
+
+
 class Origin(Record, frozen=True):
     """Where a case came from."""
 
@@ -561,6 +579,10 @@ class Origin(Record, frozen=True):
     """What AOTAutograd called the graph: "0_forward". Generated code has it in its first line."""
     frames: tuple[Frame, ...] = ()
     parent: str | None = None
+    history: tuple[Earlier, ...] = ()
+    """The graphs that the process had compiled before the failure, the last ones of them, in order."""
+    earlier: bool = False
+    """It is kept only because another case has it in its history: nothing went wrong in it."""
     created: str | None = None
     """When, in ISO 8601. Not there if the case was asked to be the same bytes wherever it is written."""
 

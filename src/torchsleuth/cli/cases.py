@@ -23,23 +23,31 @@ from torchsleuth.errors import CaseError, NotFound, StoreError
 from torchsleuth.report.case import render_case, render_entries
 
 
-def list_cases(where: str | None, *, width: int) -> Answer:
-    """The cases of a store. 1: one of them is broken."""
+def list_cases(where: str | None, *, width: int, hidden_too: bool = False) -> Answer:
+    """The cases of a store; with `hidden_too` also those of others' histories. 1: one of them is broken."""
     store = Store.open(where)
-    entries = store.entries()
+    everything = store.entries(earlier=True)
+    entries = [entry for entry in everything if hidden_too or not entry.summary.earlier]
+    hidden = len(everything) - len(entries)
     data = {"store": store.files.root, "cases": [_entry_data(entry) for entry in entries]}
     if not entries:
-        said = Text(f"There is no case in {clean(store.files.root)}.")
+        said = Text(f"There is no case in {clean(store.files.root)}.").append(_hidden(hidden))
         return Answer(data, [said], "sleuth demo")
     broken = [entry for entry in entries if entry.error is not None]
     count = Text(f"\n{_count(len(entries), 'case')} in {clean(store.files.root)}", "dim")
     if broken:
         count.append(f", {len(broken)} of them broken")
+    count.append(_hidden(hidden))
     whole = [entry for entry in entries if entry.error is None]
     following = f"sleuth show {_name(whole[-1])}" if whole else f"sleuth check-file {shlex.quote(broken[0].path)}"
     return Answer(
         data, [render_entries(entries, width=width), count], _with_store(following, where), 1 if broken else 0
     )
+
+
+def _hidden(count: int) -> str:
+    """What is not in the list, and how it would be."""
+    return f"; and {_count(count, 'graph')} that such had compiled before (--all)" if count else ""
 
 
 def show(name: str, where: str | None, *, width: int, whole: bool, traceback: bool) -> Answer:
@@ -193,7 +201,7 @@ def _entry_data(entry: Listed) -> dict[str, Any]:
         "path": entry.path,
         "labels": entry.labels,
         "created": entry.created,
-        **{key: value for key, value in dataclasses.asdict(entry.summary).items() if key != "created"},
+        **{key: value for key, value in dataclasses.asdict(entry.summary).items() if key not in ("created", "history")},
         "error": None if entry.error is None else error_data(entry.error),
     }
 

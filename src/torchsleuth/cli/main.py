@@ -27,9 +27,12 @@ from torchsleuth.cli import (
     demo as demo_command,
     doctor as doctor_command,
     export as export_command,
+    replay as replay_command,
     run as run_command,
+    verify as verify_command,
 )
 from torchsleuth.cli.answers import Answer, after, give
+from torchsleuth.cli.replay import Asked, Where as Runner
 from torchsleuth.errors import SleuthError
 
 
@@ -82,6 +85,19 @@ Case = Annotated[str, typer.Argument(metavar="CASE", help="An id, the beginning 
 AsJson = Annotated[bool, typer.Option("--json", help="Print data, and nothing else.")]
 StoreOption = Annotated[
     str | None, typer.Option("--store", metavar="PLACE", help="A folder or URL with cases. Default: the setting.")
+]
+
+
+Trust = Annotated[bool, typer.Option("--trust", help="Run it even if it holds code of the user's own.")]
+Deadline = Annotated[
+    float | None, typer.Option(min=0.1, metavar="SECONDS", help="Stop a run then. Default: as the case says.")
+]
+Memory = Annotated[str | None, typer.Option(metavar="SIZE", help="What a run may take: 4GiB, 512MB.")]
+WithHistory = Annotated[
+    bool, typer.Option("--with-history", help="First the graphs that the program had compiled before.")
+]
+Matching = Annotated[
+    str, typer.Option("--match", metavar="HOW", help="Which failure is the recorded one: origin, exact, any, regex:…")
 ]
 
 
@@ -150,9 +166,13 @@ def run_program(
 
 
 @command("list")
-def list_cases(store: StoreOption = None, json: AsJson = False) -> None:
+def list_cases(
+    whole: Annotated[bool, typer.Option("--all", help="Also graphs that are there only for others' history.")] = False,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
     """List the cases of a store."""
-    raise typer.Exit(give(out, lambda: cases.list_cases(store, width=out.width), as_json=json))
+    raise typer.Exit(give(out, lambda: cases.list_cases(store, width=out.width, hidden_too=whole), as_json=json))
 
 
 @command()
@@ -168,6 +188,58 @@ def show(
     def answer() -> Answer:
         return cases.show(case, store, width=out.width, whole=whole, traceback=traceback)
 
+    raise typer.Exit(give(out, answer, as_json=json))
+
+
+@command()
+def replay(
+    case: Case,
+    compiler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another compiler: eager, aot_eager, aot_eager_decomp_partition, inductor, module:function.",
+        ),
+    ] = None,
+    runner: Annotated[
+        Runner, typer.Option(help="Where it runs: in a new interpreter, in a warmed-up worker, or here.")
+    ] = Runner.FRESH,
+    times: Annotated[int, typer.Option(min=1, help="Run it so many times, and say how often it fails.")] = 1,
+    accuracy: Annotated[
+        bool | None,
+        typer.Option("--accuracy/--no-accuracy", help="Compare with eager. Default: if the case is about results."),
+    ] = None,
+    with_history: WithHistory = False,
+    deadline: Deadline = None,
+    memory: Memory = None,
+    match: Matching = "origin",
+    trust: Trust = False,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Compile and run a case again. 1: the failure is there, 0: it is not, 2: it cannot be run here, 3: our fault."""
+    asked = Asked(case, store, compiler, accuracy, trust, deadline, memory, with_history, match)
+    answer = lambda: replay_command.replay(err, asked, runner=runner, times=times, as_json=json)  # noqa: E731
+    raise typer.Exit(give(out, answer, as_json=json))
+
+
+@command()
+def verify(
+    case: Case,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Replay it so many times before it is said that it does not fail.")
+    ] = 5,
+    with_history: WithHistory = False,
+    deadline: Deadline = None,
+    memory: Memory = None,
+    match: Matching = "origin",
+    trust: Trust = False,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Replay a case and run its script, each in a new interpreter: does it reproduce? If not (1), what differs?"""
+    asked = Asked(case, store, None, None, trust, deadline, memory, with_history, match)
+    answer = lambda: verify_command.verify(err, asked, repeats=repeats, as_json=json)  # noqa: E731
     raise typer.Exit(give(out, answer, as_json=json))
 
 

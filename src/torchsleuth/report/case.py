@@ -143,9 +143,19 @@ def _header(case: Case, name: str, labels: Sequence[str]) -> Text:
         head.append(f"\noption {one_line(entry.name)} = {value_words(entry.value)}", "dim")
     if origin.parent:
         head.append(f"\nmade from {one_line(origin.parent)}", "dim")
+    if origin.earlier:
+        head.append("\nkept for the history of other cases", "dim")
+    if origin.history:
+        head.append(f"\ncompiled before it in its process: {_graphs(origin.history)}", "dim")
     if case.todo:
         head.append(f"\nto do: {case.todo}", "dim")
     return head
+
+
+def _graphs(history: Sequence[schema.Earlier]) -> str:
+    """The last ones by name."""
+    last = ", ".join(one_line(one.graph, 40) for one in history[-3:])
+    return last if len(history) <= 3 else f"{len(history) - 3} graphs, {last}"
 
 
 def _failure(failure: schema.Failure, *, whole: bool) -> Iterator[RenderableType]:

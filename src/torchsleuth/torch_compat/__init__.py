@@ -14,6 +14,10 @@ To try out a torch that does not exist, give `TorchNames` another importer, as t
 
 from __future__ import annotations
 
+from torchsleuth.torch_compat.caches import (
+    forget_compiled as forget_compiled,
+    keep_headers_in as keep_headers_in,
+)
 from torchsleuth.torch_compat.collectives import one_process as one_process
 from torchsleuth.torch_compat.configuration import (
     CONFIG_MODULES as CONFIG_MODULES,
@@ -30,6 +34,7 @@ from torchsleuth.torch_compat.fakes import (
     donated_inputs as donated_inputs,
     fake_mode as fake_mode,
     know_as as know_as,
+    know_item as know_item,
     quiet_shapes as quiet_shapes,
     shape_env_of as shape_env_of,
     subclass_name as subclass_name,

@@ -36,6 +36,11 @@ def know_as(mode: Any, tensor: torch.Tensor, fake: torch.Tensor) -> None:
     mode.fake_tensor_converter.set_tensor_memo(tensor, fake)
 
 
+def know_item(fake: torch.Tensor, number: Any) -> None:
+    """From now on the number in a fake tensor of one element is this symbolic one."""
+    fake.item_memo = number  # type: ignore[attr-defined]
+
+
 def subclass_name(tensor: torch.Tensor) -> str | None:
     """The name of a tensor's own class; None for plain tensors, parameters and their fakes."""
     import torch

@@ -151,11 +151,15 @@ class GraphReader:
 
     def examples(self, gm: fx.GraphModule) -> list[Any]:
         """What the compiler of the graph was given: as recorded, or what the graph says of its placeholders."""
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        found = [node.meta.get(VAL, node.meta.get(EXAMPLE)) for node in placeholders]
         if self._case.examples is not None:
             with self._only_case_errors("examples"):
-                return [self.values.decode(value, f"examples[{at}]") for at, value in enumerate(self._case.examples)]
-        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        return [node.meta.get(VAL, node.meta.get(EXAMPLE)) for node in placeholders]
+                found = [self.values.decode(value, f"examples[{at}]") for at, value in enumerate(self._case.examples)]
+        for node, value in zip(placeholders, found, strict=False):
+            if isinstance(value, torch.Tensor) and (number := _number_in(node)) is not None:
+                torch_compat.know_item(value, number)
+        return found
 
     def _read(self, record: schema.Graph, field: str) -> fx.GraphModule:
         if self._depth >= _DEEPEST:
@@ -250,6 +254,16 @@ class GraphReader:
             file=self._file,
             field=field,
         )
+
+
+def _number_in(placeholder: fx.Node) -> Any:
+    """The symbol for the number in an input that is a number in the user's program; None if it is none."""
+    for user in placeholder.users:
+        if user.target in ("item", torch.ops.aten.item.default) and user.args == (placeholder,):
+            number = user.meta.get(VAL, user.meta.get(EXAMPLE))
+            if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                return number
+    return None
 
 
 def _root(attributes: Mapping[str, Any]) -> torch.nn.Module:

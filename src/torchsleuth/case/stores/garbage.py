@@ -37,7 +37,8 @@ class Freed:
 
     tensors: int = 0
     strays: int = 0
-    """Files and folders that a killed writer left behind, and labels of cases that are gone."""
+    """Files and folders that a killed writer left behind, labels of cases that are gone, and graphs that were kept for
+    the history of such."""
     nbytes: int = 0
     """How many bytes the tensors had."""
     young: int = 0
@@ -51,6 +52,7 @@ def collect(store: Store, older_than: float) -> Freed:
         return Freed()  # there is no store, and none should come into being
     with files.lock(alone=True):
         before = files.now() - older_than
+        strays = sum(files.remove(name, unless_after=before) for name in list(_unlisted(store)))
         tensors = [name for name in files.names("tensors") if _is_tensor(name)]
         used = _used(store)
         removed, nbytes, young = 0, 0, 0
@@ -62,7 +64,7 @@ def collect(store: Store, older_than: float) -> Freed:
                 removed, nbytes = removed + 1, nbytes + size
             else:
                 young += 1
-        strays = sum(files.remove(name, unless_after=before) for name in list(_strays(store)))
+        strays += sum(files.remove(name, unless_after=before) for name in list(_strays(store)))
     return Freed(removed, strays, nbytes, young)
 
 
@@ -137,6 +139,18 @@ def _digests_in_bytes(store: Store, name: str) -> set[str]:
             used.update(found.decode() for found in _DIGESTS.findall(end + piece))
             end = (end + piece)[1 - len(PREFIX) - 64 :]
     return used
+
+
+def _unlisted(store: Store) -> Iterator[str]:
+    """Cases that are there only for others' history, and are in nobody's. A broken case may list any of them."""
+    entries = store.entries(earlier=True)
+    if any(entry.error is not None for entry in entries):
+        return
+    listed = {case for entry in entries for case in entry.summary.history}
+    labelled = {case for _, case in store.labels()}
+    for entry in entries:
+        if entry.summary.earlier and entry.id not in listed | labelled:
+            yield f"cases/{entry.id}"
 
 
 def _strays(store: Store) -> Iterator[str]:

@@ -229,13 +229,17 @@ class Store:
 
     # ---- reading -------------------------------------------------------------------------------------------
 
-    def entries(self) -> list[Listed]:
-        """All cases, the oldest first. One that is broken is among them, with its error."""
+    def entries(self, *, earlier: bool = False) -> list[Listed]:
+        """The cases, the oldest first. One that is broken is among them, with its error.
+
+        `earlier`: also those that are there only because others have them in their history.
+        """
         labels: dict[str, list[str]] = {}
         for label, case in self.labels():
             labels.setdefault(case, []).append(label)
         found = (self._entry(name, tuple(labels.get(name, ()))) for name in self.case_names())
-        return sorted((entry for entry in found if entry is not None), key=lambda entry: (entry.created, entry.id))
+        wanted = (entry for entry in found if entry is not None and (earlier or not entry.summary.earlier))
+        return sorted(wanted, key=lambda entry: (entry.created, entry.id))
 
     def entry(self, name: str) -> Listed:
         """One case, by its id, the beginning of that, or a label."""

@@ -24,6 +24,10 @@ class Summary:
     nbytes: int = 0
     """How many bytes its tensors have."""
     created: str | None = None
+    earlier: bool = False
+    """It is there only because another case has it in its history."""
+    history: tuple[str, ...] = ()
+    """The ids of the cases that it has in its own."""
 
 
 class _Signature(msgspec.Struct):
@@ -44,9 +48,15 @@ class _Graph(msgspec.Struct):
     name: str = ""
 
 
+class _Earlier(msgspec.Struct):
+    case: str | None = None
+
+
 class _Origin(msgspec.Struct):
     graph: str = ""
     created: str | None = None
+    earlier: bool = False
+    history: tuple[_Earlier, ...] = ()
 
 
 class _Storage(msgspec.Struct):
@@ -77,6 +87,8 @@ def summarise(sealed: Sealed, file: str) -> Summary:
         nodes=len(case.graph.nodes),
         nbytes=sum(storage.nbytes for storage in case.storages),
         created=case.origin.created,
+        earlier=case.origin.earlier,
+        history=tuple(one.case for one in case.origin.history if one.case is not None),
     )
 
 
