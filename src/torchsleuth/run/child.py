@@ -22,10 +22,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from torchsleuth.errors import SleuthError, in_words
+from torchsleuth.run import memory
 
 GRACE: Final = 3.0
 """Seconds between the request for a stack and the end."""
@@ -92,7 +92,7 @@ def run_child(command: Sequence[str], *, timeout: float | None = None, say: Call
             cause=f"{sys.platform} has no sigtimedwait",
             remedy="run it in this process: --no-isolate",
         )
-    kills = _memory_kills()
+    kills = memory.kills()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
     try:
         began = time.monotonic()
@@ -111,7 +111,7 @@ def run_child(command: Sequence[str], *, timeout: float | None = None, say: Call
         signal=died_of,
         out_of_time=timeout if watch.timed_out else None,
         stopped_by=watch.stopped_by if died_of == watch.stopped_by or watch.gave_up else None,
-        out_of_memory=died_of == signal.SIGKILL and not watch.gave_up and _grew(kills, _memory_kills()),
+        out_of_memory=died_of == signal.SIGKILL and not watch.gave_up and memory.grew(kills, memory.kills()),
         seconds=time.monotonic() - began,
     )
 
@@ -213,36 +213,3 @@ class _Watch:
     def _send(self, number: int) -> None:
         with contextlib.suppress(OSError):
             self.process.send_signal(number)
-
-
-# ---- did the kernel kill for want of memory? --------------------------------------------------------------
-
-
-def _grew(before: int | None, now: int | None) -> bool:
-    return before is not None and now is not None and now > before
-
-
-def _memory_kills() -> int | None:
-    """How many processes of our control group were killed for want of memory; None if nobody says."""
-    try:
-        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    except OSError:
-        return None
-    found = []
-    for _, controllers, path in (group for group in groups if len(group) == 3):
-        if not controllers:
-            found += [f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events"]
-        elif controllers == "memory":
-            found += [
-                f"/sys/fs/cgroup/memory{path}/memory.oom_control",
-                "/sys/fs/cgroup/memory/memory.oom_control",
-            ]
-    return next((count for file in found if (count := _count(file)) is not None), None)
-
-
-def _count(file: str) -> int | None:
-    try:
-        words = dict(line.split(None, 1) for line in Path(file).read_text().splitlines())
-        return int(words["oom_kill"])
-    except (OSError, KeyError, ValueError):
-        return None

@@ -226,6 +226,21 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "patch",
             "compiling with other options of Inductor for a while",
         ),
+        "clear_inductor_caches": PrivateName(
+            "torch._inductor.utils",
+            "clear_caches",
+            "answering many queries in one process, none of which knows of the others",
+        ),
+        "header_folder": PrivateName(
+            "torch._inductor.codecache",
+            "_HEADER_DIR",
+            "giving each worker its own folder for precompiled headers",
+        ),
+        "header_locks": PrivateName(
+            "torch._inductor.codecache",
+            "_HEADER_LOCK_DIR",
+            "giving each worker its own folder for precompiled headers",
+        ),
         "disable_current_modes": PrivateName(
             "torch.utils._python_dispatch",
             "_disable_current_modes",

@@ -1,0 +1,154 @@
+"""The template: a process that has imported torch and compiled a first graph. Workers are forked off it.
+
+A forked process has one thread, whatever its parent had, so a template must not have any others: a pool of OpenMP's or
+an accelerator's driver would never answer in the worker. It works on one thread while it warms up, and counts them.
+Workers have as many as usual again.
+
+A worker is forked twice, so that it becomes the server's child (who adopts orphans) and the server learns how it ends.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from torchsleuth.run.runners import folders, processes, wire, worker
+
+_FILES: Final = 6
+VARIABLES: Final = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""What a template has besides: numpy would start threads when it is imported, torch a driver when it looks for one."""
+_ACCELERATORS: Final = ("cuda", "xpu", "mtia")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Warm up, say so, and make workers until the server closes the socket."""
+    server, fd = json.loads((arguments or sys.argv[1:])[0])
+    processes.die_with(server)
+    sock = socket.socket(fileno=fd)
+    unsafe = warm_up()
+    sock.sendall(wire.encoded(wire.Warmed(unsafe)))
+    incoming = wire.Incoming()
+    while True:
+        data, fds = _receive(sock)
+        if not data:
+            os._exit(0)
+        for message in incoming.add(data):
+            if isinstance(message, wire.Cast):
+                _cast(message, fds, sock)
+
+
+def warm_up() -> str:
+    """Do once what every worker would have to do. Returns why no worker may be forked off us, if that is so."""
+    import torch
+
+    _no_threads_of_progress_bars()
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _compile_one()
+    except Exception:  # noqa: BLE001 - the queries will say what is wrong with the compiler
+        traceback.print_exc()
+    _imported()
+    torch.compiler.reset()
+    global _usual_threads
+    _usual_threads = usual
+    gc.collect()
+    gc.freeze()
+    for name in _ACCELERATORS:
+        if hasattr(torch, name) and getattr(torch, name).is_initialized():
+            return f"{name} is in use"
+    if processes.threads() != 1:
+        return f"there are {processes.threads()} threads"
+    return ""
+
+
+_usual_threads = 1
+
+
+def _compile_one() -> None:
+    import torch
+
+    def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ weight).sum() + torch.sin(x).mean()
+
+    x, weight = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    torch.compile(program)(x, weight)  # not backward, for which torch would start a thread
+
+
+def _imported() -> None:
+    """What a query needs besides."""
+    import torchsleuth.run.performing  # noqa: F401
+    from torchsleuth.run.runners.known import Known
+
+    Known()
+
+
+def _no_threads_of_progress_bars() -> None:
+    """torch shows none, but the library that could would have a thread that looks after them."""
+    try:
+        import tqdm  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        return
+    tqdm.tqdm.monitor_interval = 0
+
+
+# ---- workers ---------------------------------------------------------------------------------------------------
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Bytes, and the files that came with them."""
+    fds = array.array("i")
+    data, ancillary, _, _ = sock.recvmsg(1 << 16, socket.CMSG_SPACE(_FILES * fds.itemsize))
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return data, list(fds)
+
+
+def _cast(message: wire.Cast, fds: list[int], sock: socket.socket) -> None:
+    between = os.fork()
+    if between:
+        os.waitpid(between, 0)
+        for fd in fds:
+            os.close(fd)
+        return
+    try:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        sock.close()
+        _wait_for_adoption(message.server)
+        worker.live(message.server, message.folder, fds, warm=lambda: _settle(message))
+    except BaseException:  # noqa: BLE001 - a copy of the template must never go on as the template
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def _wait_for_adoption(server: int) -> None:
+    until = time.monotonic() + 5.0
+    while os.getppid() != server and time.monotonic() < until:
+        time.sleep(0.0005)
+
+
+def _settle(message: wire.Cast) -> None:
+    """What is different in each worker: its folder, and threads again."""
+    import torch
+
+    from torchsleuth import torch_compat
+
+    worker.surround(message.variables)
+    torch_compat.keep_headers_in(str(folders.headers_in(message.folder)))
+    torch.set_num_threads(_usual_threads)
+
+
+if __name__ == "__main__":
+    main()
