@@ -2,7 +2,9 @@
 
     cold          `Fresh`: a new interpreter
     warm          `Warm`: a worker that has answered before
-    in process    `InProcess`: here, not for the first time
+    in process    `InProcess`: here, not for the first time; with all garbage collected afterwards, as in a worker,
+                  but of a process in which nothing is frozen
+    bare          the same without going back to a known state: compile and run, nothing else
     the peer      torch's own isolated query on the same graph: a script that is written, and run by a new interpreter
 
 All are asked in turn, in rounds, each time with another constant, so that nothing comes out of a cache and the C++
@@ -38,7 +40,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchsleuth.case import schema
 from torchsleuth.case.schema import Node, Ref
 from torchsleuth.config import After
-from torchsleuth.outcome import Passed
+from torchsleuth.outcome import Outcome, Passed
+from torchsleuth.run.performing import perform
 from torchsleuth.run.query import Query, Runner
 from torchsleuth.run.runners import processes
 from torchsleuth.run.runners.fresh import Fresh
@@ -87,12 +90,12 @@ def graph() -> tuple[fx.GraphModule, list[torch.Tensor]]:
 
 
 def asked(runner: Runner) -> Callable[[], None]:
-    def ask() -> None:
-        outcome = runner.run(query())
-        if not isinstance(outcome, Passed):
-            raise SystemExit(f"the query does not pass: {outcome}")
+    return lambda: passed(runner.run(query()))
 
-    return ask
+
+def passed(outcome: Outcome) -> None:
+    if not isinstance(outcome, Passed):
+        raise SystemExit(f"the query does not pass: {outcome}")
 
 
 def ask_peer() -> None:
@@ -108,13 +111,19 @@ def ask_peer() -> None:
 
 def measure(rounds: int) -> dict[str, list[float]]:
     with Fresh(workers=1) as fresh, Warm(workers=1) as warm, InProcess() as here:
-        sides = {"cold": asked(fresh), "warm": asked(warm), "in process": asked(here), "the peer": ask_peer}
+        sides = {
+            "cold": asked(fresh),
+            "warm": asked(warm),
+            "in process": asked(here),
+            "bare": lambda: passed(perform(query())),
+            "the peer": ask_peer,
+        }
         for side in sides.values():
             side()
         found: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(rounds):
             # The short ones more often: they are what noise matters to.
-            for name in ["cold", "the peer", *["warm", "in process"] * 3][:: 1 if number % 2 else -1]:
+            for name in ["cold", "the peer", *["warm", "in process", "bare"] * 3][:: 1 if number % 2 else -1]:
                 began = time.perf_counter()
                 sides[name]()
                 found[name].append(time.perf_counter() - began)
@@ -131,8 +140,7 @@ def memory(queries: int) -> tuple[list[float], list[float], float]:
         found: tuple[list[float], list[float]] = ([], [])
         began = time.perf_counter()
         for future in [warm.submit(query()) for _ in range(queries)]:
-            if not isinstance(future.result(), Passed):
-                raise SystemExit(f"the query does not pass: {future.result()}")
+            passed(future.result())
             for pid, sizes in zip((server, template), found, strict=True):
                 sizes.append(processes.resident(pid) / 2**20)
         return *found, time.perf_counter() - began
@@ -162,6 +170,7 @@ def main() -> None:
     for heading in ("", "ratio", "goal"):
         ratios.add_column(heading, justify="left" if not heading else "right")
     ratios.add_row("warm / in process", f"{middle['warm'] / middle['in process']:.2f}", "≤ 1.15")
+    ratios.add_row("warm / bare", f"{middle['warm'] / middle['bare']:.2f}", "")
     ratios.add_row("cold / warm", f"{middle['cold'] / middle['warm']:.1f}", "≥ 4")
     ratios.add_row("the peer / warm", f"{middle['the peer'] / middle['warm']:.1f}", "")
     console.print(ratios)

@@ -77,6 +77,7 @@ def query_of(bug: Bug, size: int, store: Store, deadline: float) -> Query:
         record(bug, size, store),
         tensors=store.home,
         accuracy=bug.kind == "mismatched",
+        find_op=True,
         deadline=deadline if bug.kind == "timed out" else 300.0,
     )
 

@@ -417,7 +417,7 @@ def loss(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("after", ["aot", "both"])
-@pytest.mark.parametrize(("fails", "stage"), [("compiling", Stage.UNKNOWN), ("then", Stage.RUN)])
+@pytest.mark.parametrize(("fails", "stage"), [("compiling", Stage.COMPILE), ("then", Stage.RUN)])
 def test_a_bug_in_the_backward_gives_the_backward_graph(
     watched: Any, store: Path, fails: str, stage: Stage, after: str
 ) -> None:
@@ -685,7 +685,7 @@ def test_threads_keep_their_own_failures(tmp_path: Path) -> None:
     for number in range(8):
         case = only(tmp_path / str(number))
         assert case.origin.phase == "inference"
-        assert signature(case) == ("raised", Stage.RUN if number % 2 else Stage.UNKNOWN)
+        assert signature(case) == ("raised", Stage.RUN if number % 2 else Stage.COMPILE)
         (node,) = [node for node in case.graph.nodes if node.op == "call_function"]
         assert node.args[1] == number
 

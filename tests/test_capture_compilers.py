@@ -194,7 +194,7 @@ def test_level_3_has_everything_on_the_disk_before_the_first_run(at: Any, store:
         assert files(store) == []
         made._compiled.then = lambda inputs: seen.append(files(store))  # type: ignore[attr-defined]
         made(list(real))
-    assert seen == [("crashed", Stage.UNKNOWN), ("crashed", Stage.RUN), []]
+    assert seen == [("crashed", Stage.COMPILE), ("crashed", Stage.RUN), []]
 
 
 def test_the_tensors_of_others_stay_when_what_was_written_ahead_is_dropped(at: Any, store: Path) -> None:

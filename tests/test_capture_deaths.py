@@ -48,7 +48,7 @@ class Flights:
 
     def ahead(self, *, pid: int = PID, thread: int = MAIN, doing: Any = "run", parent: str | None = None) -> InFlight:
         recording = Recording(placeholders(1), self.store.blobs)
-        stage = Stage.RUN if doing == "run" else Stage.UNKNOWN
+        stage = Stage.RUN if doing == "run" else Stage.COMPILE
         failure = schema.Failure(schema.Signature("crashed", stage), message=f"died: {len(self.flights)}")
         case = recording.case([torch.ones(2)], DYNAMO, state=PLAIN, stable=True, failure=failure)
         case = msgspec.structs.replace(case, origin=msgspec.structs.replace(case.origin, parent=parent))

@@ -72,11 +72,11 @@ clean                     none    dynamo
 clean                     none    plain
 clean                     none    both
 
-compile error             1-4     aot            forward | raised, unknown     | recipes | repro.py |
-compile error             1-4     dynamo         dynamo  | raised, unknown     | values  | repro.py |
-compile error             1-4     plain          dynamo  | raised, unknown     | values  | repro.py |
-compile error             1-4     both           dynamo  | raised, unknown     | values  | repro.py |
-                                                 forward | raised, unknown     | recipes | repro.py | dynamo
+compile error             1-4     aot            forward | raised, compile     | recipes | repro.py |
+compile error             1-4     dynamo         dynamo  | raised, compile     | values  | repro.py |
+compile error             1-4     plain          dynamo  | raised, compile     | values  | repro.py |
+compile error             1-4     both           dynamo  | raised, compile     | values  | repro.py |
+                                                 forward | raised, compile     | recipes | repro.py | dynamo
 
 run-time error            1-4     aot            forward | raised, run         | values  | repro.py |
 run-time error            1-4     dynamo         dynamo  | raised, run         | values  | repro.py |
@@ -90,12 +90,12 @@ wrong result              4       plain          dynamo  | mismatched, compare |
 wrong result              4       both           dynamo  | mismatched, compare | values  | repro.py |
                                                  forward | mismatched, compare | values  | repro.py | dynamo
 
-segfault while compiling  3-4     aot            dynamo  | crashed, unknown    | values  |          |
-                                                 forward | crashed, unknown    | recipes |          |
-segfault while compiling  3-4     dynamo         dynamo  | crashed, unknown    | values  |          |
-segfault while compiling  3-4     plain          dynamo  | crashed, unknown    | values  |          |
-segfault while compiling  3-4     both           dynamo  | crashed, unknown    | values  |          |
-                                                 forward | crashed, unknown    | recipes |          |
+segfault while compiling  3-4     aot            dynamo  | crashed, compile    | values  |          |
+                                                 forward | crashed, compile    | recipes |          |
+segfault while compiling  3-4     dynamo         dynamo  | crashed, compile    | values  |          |
+segfault while compiling  3-4     plain          dynamo  | crashed, compile    | values  |          |
+segfault while compiling  3-4     both           dynamo  | crashed, compile    | values  |          |
+                                                 forward | crashed, compile    | recipes |          |
 
 segfault while running    3-4     aot            forward | crashed, run        | values  |          |
 segfault while running    3-4     dynamo         dynamo  | crashed, run        | values  |          |
@@ -103,11 +103,11 @@ segfault while running    3-4     plain          dynamo  | crashed, run        |
 segfault while running    3-4     both           dynamo  | crashed, run        | values  |          |
                                                  forward | crashed, run        | values  |          |
 
-^C while compiling        1-4     aot            forward | timed out, unknown  | recipes | repro.py |
-^C while compiling        1-4     dynamo         dynamo  | timed out, unknown  | values  | repro.py |
-^C while compiling        1-4     plain          dynamo  | timed out, unknown  | values  | repro.py |
-^C while compiling        1-4     both           dynamo  | timed out, unknown  | values  | repro.py |
-                                                 forward | timed out, unknown  | recipes | repro.py | dynamo
+^C while compiling        1-4     aot            forward | timed out, compile  | recipes | repro.py |
+^C while compiling        1-4     dynamo         dynamo  | timed out, compile  | values  | repro.py |
+^C while compiling        1-4     plain          dynamo  | timed out, compile  | values  | repro.py |
+^C while compiling        1-4     both           dynamo  | timed out, compile  | values  | repro.py |
+                                                 forward | timed out, compile  | recipes | repro.py | dynamo
 
 ^C while running          1-4     aot            forward | timed out, run      | values  | repro.py |
 ^C while running          1-4     dynamo         dynamo  | timed out, run      | values  | repro.py |
@@ -115,12 +115,12 @@ segfault while running    3-4     both           dynamo  | crashed, run        |
 ^C while running          1-4     both           dynamo  | timed out, run      | values  | repro.py |
                                                  forward | timed out, run      | values  | repro.py | dynamo
 
-kill -9 while compiling   3-4     aot            dynamo  | crashed, unknown    | values  |          |
-                                                 forward | crashed, unknown    | recipes |          |
-kill -9 while compiling   3-4     dynamo         dynamo  | crashed, unknown    | values  |          |
-kill -9 while compiling   3-4     plain          dynamo  | crashed, unknown    | values  |          |
-kill -9 while compiling   3-4     both           dynamo  | crashed, unknown    | values  |          |
-                                                 forward | crashed, unknown    | recipes |          |
+kill -9 while compiling   3-4     aot            dynamo  | crashed, compile    | values  |          |
+                                                 forward | crashed, compile    | recipes |          |
+kill -9 while compiling   3-4     dynamo         dynamo  | crashed, compile    | values  |          |
+kill -9 while compiling   3-4     plain          dynamo  | crashed, compile    | values  |          |
+kill -9 while compiling   3-4     both           dynamo  | crashed, compile    | values  |          |
+                                                 forward | crashed, compile    | recipes |          |
 
 kill -9 while running     3-4     aot            forward | crashed, run        | values  |          |
 kill -9 while running     3-4     dynamo         dynamo  | crashed, run        | values  |          |

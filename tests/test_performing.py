@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torchsleuth.capture.backends import watch
 from torchsleuth.case import schema
 from torchsleuth.case.recording import Recording
 from torchsleuth.case.stores.store import Store
@@ -486,3 +487,33 @@ def test_inductor_compiles_it_for_real_and_its_code_is_kept(tmp_path: Path) -> N
     assert isinstance(wrong("aot_eager", trust=False), Passed)
     right = msgspec.structs.replace(wrong.case, state=schema.State())
     assert isinstance(perform(Query(right, wrong.store.home)), Passed)
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_graphs_of_aot_eager_are_replayed_by_torchs_own_compiler(tmp_path: Path, phase: str) -> None:
+    """The compiler of a graph after AOT is named so that it can be found again, without trust. Covers: U24"""
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.sin() + _beyond(x) if phase == "forward" else x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            return grads[0] + _beyond(grads[0]) if phase == "backward" else grads[0]
+
+    x = torch.randn(4, 3, requires_grad=True)
+    backend = watch("aot_eager", after="aot", level=1, store=str(tmp_path / "store"))
+    with pytest.raises(IndexError):
+        torch.compile(lambda x: Fails.apply(x).sum(), backend=backend)(x).backward()  # type: ignore[no-untyped-call]
+    store = Store.open(tmp_path / "store")
+    (entry,) = store.entries()
+    found = store.find(entry.id)
+    assert found.case.origin.phase == phase
+    outcome = perform(Query(found.case, found.home))
+    assert isinstance(outcome, Unrunnable), outcome
+    assert "eager fails as well: IndexError" in outcome.reason
+
+
+def _beyond(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.index_select(x, 0, torch.tensor([99]))[:1]

@@ -1,4 +1,4 @@
-"""Failures that do not show each time: how often they do, and an oracle that asks more than once. Covers: U20."""
+"""Failures that do not show each time: how often they do, and an oracle that asks more than once. Covers: U6."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from case_samples import small_case
 from replay_samples import OTHER, PASSED, SAME
 from torchsleuth.case.schema import Signature
 from torchsleuth.case.signatures import ANY, EXACT, Match
-from torchsleuth.outcome import Broken, Crashed, Outcome, Stage, TimedOut, Unrunnable
+from torchsleuth.outcome import Broken, Crashed, Mismatched, Outcome, Stage, Symptom, TimedOut, Unrunnable
+from torchsleuth.run.observing.signatures import signature_of
 from torchsleuth.run.oracle import Oracle, Verdict, verdict_of
 from torchsleuth.run.query import Query
 from torchsleuth.run.repeating import Rate, add, measure
@@ -133,3 +134,14 @@ def test_measuring_asks_as_often_as_said_unless_it_is_enough() -> None:
     assert [one.n for one in told] == [1, 2, 3, 4]
     runner = Scripted([PASSED, SAME])
     assert measure(runner, QUERY, SIGNATURE, 9, enough=lambda one: one.same > 0).n == 2
+
+
+def test_an_oracle_that_knows_the_wrong_operator_asks_for_it() -> None:
+    """Covers: U5"""
+    relu = Mismatched(Stage.COMPARE, symptom=Symptom.VALUE, path="output[0]", op="aten.relu.default")
+    signature = signature_of(relu)
+    assert signature is not None
+    runner = Scripted([relu, dataclasses.replace(relu, op="aten.log1p.default")])
+    oracle = Oracle(runner, signature)
+    assert [oracle(QUERY), oracle(QUERY)] == [Verdict.SAME, Verdict.OTHER]
+    assert all(query.find_op for query in runner.queries)

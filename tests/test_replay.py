@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,17 @@ from torchsleuth.case import schema
 from torchsleuth.case.schema import Earlier
 from torchsleuth.config import After
 from torchsleuth.errors import NotFound
-from torchsleuth.outcome import Crashed, Outcome, OutOfMemory, Passed, Stage, TimedOut, Unrunnable
+from torchsleuth.outcome import (
+    Crashed,
+    Mismatched,
+    Outcome,
+    OutOfMemory,
+    Passed,
+    Stage,
+    Symptom,
+    TimedOut,
+    Unrunnable,
+)
 from torchsleuth.run.query import Query
 from torchsleuth.run.replay import ask, history_of, question, replay
 from torchsleuth.run.runners.in_process import InProcess
@@ -44,6 +55,17 @@ def test_a_case_is_found_by_its_name_or_path(tmp_path: Path) -> None:
         assert replay(found.id[:6], Scripted([PASSED])) is PASSED
         with pytest.raises(NotFound):
             replay("nothing-like-it", Scripted([]))
+
+
+def test_after_a_wrong_result_the_operator_is_asked_for_and_the_answer_is_safe(tmp_path: Path) -> None:
+    wrong = Mismatched(Stage.COMPARE, symptom=Symptom.VALUE, path="output[0]")
+    found = kept(opened(tmp_path))
+    runner = Scripted([wrong, replace(wrong, op="aten.relu.default")])
+    outcome = replay(found, runner)
+    assert outcome == replace(wrong, op="aten.relu.default")
+    assert [query.find_op for query in runner.queries] == [False, True]
+    assert replay(found, Scripted([wrong, SEGFAULT])) == wrong
+    assert ask(Scripted([wrong]), question(found), blame=False) == wrong
 
 
 @pytest.mark.parametrize("kind", ["crashed", "timed out", "out of memory"])

@@ -78,7 +78,7 @@ class Ahead:
         return self._flight is not None
 
     def write(self, inputs: Sequence[Any]) -> None:
-        stage = Stage.RUN if self._doing == "run" else Stage.UNKNOWN
+        stage = Stage.RUN if self._doing == "run" else Stage.COMPILE
         did = "ran" if self._doing == "run" else "compiled"
         failure = schema.Failure(
             schema.Signature("crashed", stage, message=f"the process died while it {did} the graph"),

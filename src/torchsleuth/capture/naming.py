@@ -77,7 +77,7 @@ def path_of(function: Callable[..., Any]) -> str:
             function = function.func
         else:
             inside = getattr(function, "__dict__", {})
-            function = inside.get("__wrapped__", inside.get("compiler_fn", function))
+            function = inside.get("__wrapped__", inside.get("compiler_fn", torch_compat.inner_compiler(function)))
     named = function if hasattr(function, "__qualname__") else type(function)
     module = getattr(named, "__module__", None) or "?"
     return f"{_main() if module == '__main__' else module}.{named.__qualname__}"

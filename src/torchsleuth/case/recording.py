@@ -29,6 +29,7 @@ from torchsleuth.case.plain import encode_plain, notice
 from torchsleuth.case.storages.sinks import Limit, number_hint
 from torchsleuth.case.storages.uses import asks_for_gradients, limits_of
 from torchsleuth.case.surroundings import state as states
+from torchsleuth.case.surroundings.machine import machine
 from torchsleuth.case.words.listing import frames
 from torchsleuth.errors import CannotHold
 
@@ -182,7 +183,7 @@ def _origin(graph: schema.Graph, where: Where, aot_name: str | None, stable: boo
         torch=str(torch.__version__),
         python=platform.python_version(),
         sleuth=__version__,
-        platform="" if stable else f"{platform.system()} {platform.machine()}",
+        platform="" if stable else machine(),
         graph=where.name,
         phase=where.phase,
         number=where.number,

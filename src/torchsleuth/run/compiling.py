@@ -19,7 +19,7 @@ from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.plain import decode_plain
-from torchsleuth.case.script.compilers import ARGUMENTS, is_foreign
+from torchsleuth.case.script.compilers import ARGUMENTS, KNOWN, is_foreign
 from torchsleuth.case.surroundings.options import may_be_set
 from torchsleuth.config import After
 from torchsleuth.run import own_code
@@ -71,7 +71,7 @@ class Compiler:
                     given = {one.name: one.value for one in case.compiler.arguments if one.name in ARGUMENTS}
                     arguments = {name: decode_plain(value) for name, value in given.items()}
                     return Compiled(torch_compat.inductor_compiler()(gm, fakes, **arguments), True)
-                if self.name is None and is_foreign(self.backend):
+                if self.name is None and self.backend not in KNOWN:
                     function = own_code.find(self.backend)(gm, fakes)
                     return Compiled(function, bool(getattr(function, "_boxed_call", False)))
             return Compiled(self._backend()(gm, _known(mode, inputs, fakes)), False)

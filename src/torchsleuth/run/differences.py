@@ -23,6 +23,7 @@ from torchsleuth.case import schema
 from torchsleuth.case.graphs import targets
 from torchsleuth.case.script.graphs import graphs_in
 from torchsleuth.case.stores.examining import Found
+from torchsleuth.case.surroundings.machine import machine
 from torchsleuth.case.words.listing import target_words
 from torchsleuth.compare.rng import is_random_call
 from torchsleuth.errors import SleuthError
@@ -130,9 +131,8 @@ def _versions(origin: schema.Origin) -> Iterator[Finding]:
     if _minor(origin.python) != _minor(platform.python_version()):
         words = f"it was recorded with Python {origin.python}, and this is {platform.python_version()}"
         yield Finding(Kind.VERSIONS, words, f"replay it with Python {_minor(origin.python)}")
-    machine = f"{platform.system()} {platform.machine()}"
-    if origin.platform and origin.platform != machine:
-        words = f"it was recorded on {origin.platform}, and this is {machine}"
+    if origin.platform and origin.platform != machine():
+        words = f"it was recorded on {origin.platform}, and this is {machine()}"
         yield Finding(Kind.VERSIONS, words, "replay it on such a machine")
 
 

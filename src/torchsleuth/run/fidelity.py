@@ -176,7 +176,7 @@ class _Verifying:
         )
 
     def _replay(self, *, with_history: bool) -> Outcome:
-        return ask(self._runner, self._query(with_history=with_history), self._progress)
+        return ask(self._runner, self._query(with_history=with_history), self._progress, blame=False)
 
     def _verdict(self, outcome: Outcome) -> Verdict:
         return verdict_of(outcome, self._signature, self._terms.match)
@@ -206,7 +206,7 @@ class _Verifying:
         query = self._query(with_history=self._terms.with_history)
         most = min(_SURE, self._terms.repeats) if rate.same else self._terms.repeats
         while len(rate.outcomes) < most:
-            rate = add(rate, ask(self._runner, query), signature, match)
+            rate = add(rate, ask(self._runner, query, blame=False), signature, match)
             if rate.is_flaky:
                 most = self._terms.repeats
         return rate

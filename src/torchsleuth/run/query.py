@@ -50,7 +50,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     accuracy: bool | None = None
     """Compare with eager. None: if the recorded failure is a wrong result, or there is none."""
     checks: Checks = Checks()
-    find_op: bool = True
+    find_op: bool = False
     """Look for the operator to blame for a wrong result, by one more compilation."""
     trust: bool = False
     """Code that is not torch's own may run: custom operators, backends."""

@@ -7,14 +7,15 @@
     ask(runner, question(found, deadline=60.0))           the same in two steps
 
 A process that dies cannot say whether eager would have died as well: so after a crash, a hang, or a want of memory,
-eager is asked too. If it fares no better, the case is `Unrunnable`.
+eager is asked too. If it fares no better, the case is `Unrunnable`. And after a wrong result it is asked once more, for
+the operator to blame: what that does to a process must not cost the answer.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from torchsleuth.case.script import expected
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Store
 from torchsleuth.errors import CaseError
-from torchsleuth.outcome import Crashed, Outcome, OutOfMemory, TimedOut, Unrunnable
+from torchsleuth.outcome import Crashed, Mismatched, Outcome, OutOfMemory, TimedOut, Unrunnable
 from torchsleuth.run.query import Progress, Query, Runner
 from torchsleuth.run.runners.fresh import Fresh
 
@@ -94,9 +95,15 @@ def question(
     )
 
 
-def ask(runner: Runner, query: Query, progress: Progress | None = None) -> Outcome:
-    """The outcome of a query. What eager does not survive either is `Unrunnable`."""
+def ask(runner: Runner, query: Query, progress: Progress | None = None, *, blame: bool = True) -> Outcome:
+    """The outcome of a query. What eager does not survive either is `Unrunnable`.
+
+    `blame`: after a wrong result, look for its operator.
+    """
     outcome = runner.run(query, progress)
+    if isinstance(outcome, Mismatched) and outcome.op is None and blame:
+        again = runner.run(msgspec.structs.replace(query, find_op=True))
+        return replace(outcome, op=again.op) if isinstance(again, Mismatched) else outcome
     if query.compiler == "eager" or not isinstance(outcome, (Crashed, TimedOut, OutOfMemory)):
         return outcome
     eager = runner.run(msgspec.structs.replace(query, compiler="eager", accuracy=False, history=(), alone=True))

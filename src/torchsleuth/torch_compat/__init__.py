@@ -94,6 +94,7 @@ from torchsleuth.torch_compat.seams import (
     find_backend as find_backend,
     inductor_backend as inductor_backend,
     inductor_compiler as inductor_compiler,
+    inner_compiler as inner_compiler,
     is_control_flow as is_control_flow,
     is_for_serialising as is_for_serialising,
     is_inductor_backend as is_inductor_backend,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 import warnings
 from collections import Counter
@@ -159,6 +160,14 @@ _SEAMS = _Seams()
 
 def _home(key: str) -> Any:
     return importlib.import_module(NAMES[key].module)
+
+
+def inner_compiler(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """The compiler inside torch's wrapper of a backward compiler, which hides it from Dynamo; any other as it is."""
+    if getattr(compiler, "_is_wrapped_bw_compiler", False) and inspect.isfunction(compiler):
+        found = inspect.getclosurevars(compiler).nonlocals.get("bw_compiler_fn")
+        return found if callable(found) else compiler
+    return compiler
 
 
 # ---- Dynamo and its backends ---------------------------------------------------------------------------------

@@ -31,6 +31,15 @@ KNOWN: Final = frozenset(
 )
 """Backends that torch itself brings along, by name."""
 
+COMPILERS: Final = frozenset(
+    {
+        "torch._dynamo.backends.debugging.boxed_nop",
+        "torch._dynamo.backends.debugging.boxed_nop_with_mode",
+        "torch._functorch.compilers.nop",
+    }
+)
+"""Compilers of graphs after AOT that torch itself brings along, besides Inductor's."""
+
 ARGUMENTS: Final = frozenset(
     "static_input_idxs is_backward graph_id cpp_wrapper fx_wrapper is_inference layout_opt compile_region_name "
     "aot_mode".split()
@@ -51,8 +60,8 @@ class Attempt:
 
 
 def is_foreign(backend: str) -> bool:
-    """Whether a backend is code of the user's own."""
-    return backend not in KNOWN
+    """Whether a backend or a compiler is code of the user's own."""
+    return backend not in KNOWN and backend not in COMPILERS
 
 
 def write_attempt(
@@ -174,7 +183,8 @@ def _foreign(page: Page, compiler: schema.Compiler, needs: Attempt) -> str:
             cause="it is a function of its own, not one of a module",
             remedy="move it to a module that can be imported, or register it (torch._dynamo.register_backend)",
         )
-    page.comment(f"a backend that is not torch's own: {module} has to be importable")
+    if is_foreign(compiler.backend):
+        page.comment(f"a backend that is not torch's own: {module} has to be importable")
     needs.imports.add(f"import {module}")
     return name
 
