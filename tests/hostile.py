@@ -283,6 +283,12 @@ def speak_and_die(gm: fx.GraphModule, _: Any) -> Compiled:
     os.abort()
 
 
+def capability(gm: fx.GraphModule, _: Any) -> Compiled:
+    """Prints its process and the vector instructions that torch uses."""
+    print(os.getpid(), torch.backends.cpu.get_cpu_capability(), flush=True)
+    return gm
+
+
 def whoami(gm: fx.GraphModule, _: Any) -> Compiled:
     """Prints its process and how many threads torch would use."""
     print(os.getpid(), torch.get_num_threads(), os.environ["TMPDIR"], flush=True)

@@ -25,6 +25,7 @@ from torchsleuth.case import schema
 from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Broken, Crashed, Mismatched, Passed, Raised, Stage, TimedOut, Unrunnable, to_data
 from torchsleuth.run import memory
+from torchsleuth.run.query import Query
 from torchsleuth.run.runners import folders, processes, wire
 from torchsleuth.run.runners.deadlines import LONGEST, SHORTEST, Deadlines
 from torchsleuth.run.runners.fresh import Fresh
@@ -34,8 +35,6 @@ from torchsleuth.run.runners.output import MOST, Output
 from torchsleuth.run.runners.slate import SIZE, Slate, Spoilt
 from torchsleuth.run.runners.supervision import Ending
 from torchsleuth.run.runners.warm import Warm
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="it looks at /proc")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +150,6 @@ def test_deadlines() -> None:
     assert (explicit.of(None), explicit.of(1.0)) == (7.0, 1.0)
 
 
-@LINUX
 def test_how_much_memory_there_is() -> None:
     free = memory.available()
     assert free is not None
@@ -237,18 +235,23 @@ def test_in_process_everything_is_as_before() -> None:
 # ---- new interpreters --------------------------------------------------------------------------------------
 
 
-@LINUX
+def _with_variables(asked: Query, **variables: str) -> Query:
+    state = schema.State(environment=tuple(variables.items()))
+    return msgspec.structs.replace(asked, case=msgspec.structs.replace(asked.case, state=state))
+
+
 @pytest.mark.inductor
 def test_fresh_is_a_new_interpreter_each_time(warm: Warm) -> None:
     """Another runner beside it is none of its business."""
     with Fresh(workers=2, deadline=120) as runner:
         told: list[tuple[Stage, int, int]] = []
         elsewhere = warm.submit(query("whoami", accuracy=False))
-        other = runner.submit(query("whoami", accuracy=False))
+        other = runner.submit(_with_variables(query("capability", accuracy=False), ATEN_CPU_CAPABILITY="default"))
         outcome = runner.run(query("whoami", accuracy=False), lambda *how: told.append(how))
         assert isinstance(outcome, Passed), outcome
         pids = {int(one.stdout.split()[0]) for one in (outcome, other.result(), elsewhere.result())}
         assert len(pids) == 3
+        assert other.result().stdout.split()[1] == "DEFAULT"  # torch looks at the variable once, while it is imported
         assert {stage for stage, _, _ in told} <= {Stage.PREPARE, Stage.COMPILE, Stage.RUN}
         assert told
         folder = folder_of(runner)
@@ -256,7 +259,6 @@ def test_fresh_is_a_new_interpreter_each_time(warm: Warm) -> None:
     assert not os.path.exists(folder)
 
 
-@LINUX
 def test_where_nothing_is_forked_workers_are_interpreters_that_stay() -> None:
     """And when the server is killed, it is started anew, and asked again."""
     with Warm(workers=1, start="spawn", deadline=60) as runner:
@@ -290,7 +292,6 @@ def worker_of(runner: Warm) -> int:
     return int(outcome.stdout.split()[0])
 
 
-@LINUX
 @pytest.mark.inductor
 def test_a_worker_answers_many_queries_and_those_who_want_to_be_alone_are(warm: Warm) -> None:
     pid = worker_of(warm)
@@ -300,7 +301,6 @@ def test_a_worker_answers_many_queries_and_those_who_want_to_be_alone_are(warm: 
     assert worker_of(warm) == int(alone.stdout.split()[0])
 
 
-@LINUX
 @pytest.mark.inductor
 def test_a_worker_has_the_usual_threads_and_a_folder_of_its_own(warm: Warm) -> None:
     _, threads, folder = warm.run(query("whoami", accuracy=False)).stdout.split()
@@ -308,7 +308,6 @@ def test_a_worker_has_the_usual_threads_and_a_folder_of_its_own(warm: Warm) -> N
     assert folder.startswith(folder_of(warm))
 
 
-@LINUX
 @pytest.mark.inductor
 def test_inductor_compiles_in_a_worker(warm: Warm) -> None:
     outcome = warm.run(query("inductor", nodes=3))
@@ -316,7 +315,6 @@ def test_inductor_compiles_in_a_worker(warm: Warm) -> None:
     assert "cpp_fused" in outcome.code
 
 
-@LINUX
 @pytest.mark.inductor
 def test_after_a_mess_the_same_worker_is_tidy(warm: Warm) -> None:
     pid = worker_of(warm)
@@ -326,7 +324,6 @@ def test_after_a_mess_the_same_worker_is_tidy(warm: Warm) -> None:
     assert worker_of(warm) == pid
 
 
-@LINUX
 @pytest.mark.inductor
 def test_what_was_left_running_is_ended_and_its_worker_replaced(warm: Warm) -> None:
     pid = worker_of(warm)
@@ -337,7 +334,6 @@ def test_what_was_left_running_is_ended_and_its_worker_replaced(warm: Warm) -> N
     assert soon(lambda: len(processes_of(warm)) == count)
 
 
-@LINUX
 @pytest.mark.inductor
 def test_a_worker_that_is_killed_while_it_waits_is_replaced(warm: Warm) -> None:
     pid = worker_of(warm)
@@ -345,7 +341,6 @@ def test_a_worker_that_is_killed_while_it_waits_is_replaced(warm: Warm) -> None:
     assert worker_of(warm) != pid
 
 
-@LINUX
 @pytest.mark.inductor
 def test_a_query_that_nobody_waits_for_is_stopped(warm: Warm) -> None:
     pid = worker_of(warm)
@@ -365,7 +360,6 @@ def _is_asleep(pid: int) -> bool:
     return "nanosleep" in Path(f"/proc/{pid}/wchan").read_text() or "hrtimer" in Path(f"/proc/{pid}/wchan").read_text()
 
 
-@LINUX
 @pytest.mark.inductor
 def test_garbage_from_a_worker_is_our_fault(warm: Warm) -> None:
     outcome = warm.run(query("scribble", accuracy=False))
@@ -374,7 +368,6 @@ def test_garbage_from_a_worker_is_our_fault(warm: Warm) -> None:
     assert isinstance(warm.run(query("right")), Passed)
 
 
-@LINUX
 @pytest.mark.inductor
 def test_what_was_said_before_a_crash(warm: Warm) -> None:
     outcome = warm.run(query("speak_and_die", accuracy=False))
@@ -394,7 +387,6 @@ def test_a_server_that_does_not_live_is_our_fault(monkeypatch: pytest.MonkeyPatc
         runner.submit(query("right"))
 
 
-@LINUX
 @pytest.mark.inductor
 def test_several_threads_and_big_queries(warm: Warm) -> None:
     big = query("right", accuracy=False)
@@ -406,7 +398,6 @@ def test_several_threads_and_big_queries(warm: Warm) -> None:
     assert [type(answer) for answer in answers] == [Passed] * 8
 
 
-@LINUX
 @pytest.mark.inductor
 def test_a_fork_of_the_program_cannot_use_it(warm: Warm) -> None:
     reading, writing = os.pipe()
@@ -426,7 +417,6 @@ def test_a_fork_of_the_program_cannot_use_it(warm: Warm) -> None:
     assert isinstance(warm.run(query("right")), Passed)
 
 
-@LINUX
 @pytest.mark.inductor
 def test_closing_while_queries_are_answered(warm: Warm) -> None:
     """The last one: the runner is closed."""
@@ -443,7 +433,6 @@ def test_closing_while_queries_are_answered(warm: Warm) -> None:
         warm.submit(query("right"))
 
 
-@LINUX
 def test_all_children_and_their_children_are_found() -> None:
     child = os.fork()
     if child == 0:

@@ -36,7 +36,6 @@ from torchsleuth.run.runners.warm import Warm
 
 pytestmark = [
     pytest.mark.inductor,
-    pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux"),
 ]
 MEMORY = 1 << 30
 

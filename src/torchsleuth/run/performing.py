@@ -81,6 +81,10 @@ def _perform(query: Query, progress: Progress, notes: list[str]) -> Outcome:
             return _Run(query, prepare(query, progress), progress, notes).run()
     except SleuthError as error:  # of the case: what it lacks, or what cannot be had here
         return Unrunnable(Stage.PREPARE, reason=f"{error.what}: {error.cause}")
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return OutOfMemory(Stage.PREPARE, message=in_words(error))
 
 
 # ---- preparing -------------------------------------------------------------------------------------------

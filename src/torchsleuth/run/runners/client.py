@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from torchsleuth.case.surroundings import environment
 from torchsleuth.errors import SleuthError, in_words
 from torchsleuth.outcome import Broken, Outcome, Stage, from_data
 from torchsleuth.run.query import Closing, Progress, Query, to_bytes
@@ -127,7 +129,13 @@ class Served(Closing):
                     "this runner is closed", cause="close() was called, or its `with` is over", remedy="make a new one"
                 )
             ask = wire.Ask(
-                next(self._numbers), to_bytes(query), query.alone, query.deadline, query.memory, told is not None
+                next(self._numbers),
+                to_bytes(query),
+                query.alone,
+                query.deadline,
+                query.memory,
+                told is not None,
+                _variables(query),
             )
             link = self._connected()
             self._owed[ask.id] = _Owed(ask, future, told)
@@ -282,6 +290,17 @@ class _Link:
         if not clean:
             processes.kill(processes.marked(server.mark(self.folder)), signal.SIGKILL)
         folders.remove(self.folder)
+
+
+def _variables(query: Query) -> dict[str, str]:
+    """What torch has to find in the environment when it is imported. Whoever runs the query says what is wrong with
+    it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return environment.for_child(query.case.state.environment, {})
+        except SleuthError:
+            return {}
 
 
 def _settle(future: Future[Outcome], outcome: Outcome) -> None:

@@ -9,8 +9,10 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from typing import Final
 
+from torchsleuth.case.surroundings import environment
 from torchsleuth.run.runners import folders, processes, wire
 from torchsleuth.run.runners.deadlines import START
 from torchsleuth.run.runners.output import Output
@@ -96,8 +98,9 @@ class Maker:
             if self._failures >= _MOST_FAILURES:
                 self._spawn("forked workers do not start")
 
-    def make(self) -> Worker:
-        """A worker, which will say when it is ready."""
+    def make(self, given: Mapping[str, str]) -> Worker:
+        """A worker, which will say when it is ready. One that is a new interpreter has the variables that are given,
+        and none of ours that a case would have."""
         folder = os.path.join(self._begin.folder, f"worker-{next(self._numbers)}")
         variables = folders.make(folder)
         files = Files()
@@ -106,11 +109,12 @@ class Maker:
             usual = {name: os.environ.get(name) for name in VARIABLES}
             self._template.cast(wire.Cast(os.getpid(), folder, {**usual, **variables}), files.of_worker())
         else:
-            given = files.of_worker()
-            arguments = [os.getpid(), folder, given]
-            process = start("torchsleuth.run.runners.worker", arguments, given, variables=variables)
+            fds = files.of_worker()
+            arguments = [os.getpid(), folder, fds]
+            environ = {**environment.for_child((), os.environ), **given}
+            process = start("torchsleuth.run.runners.worker", arguments, fds, variables=variables, environ=environ)
         files.close_worker_s()
-        return Worker(files, folder, process)
+        return Worker(files, folder, process, None if process is None else given)
 
     def end(self) -> None:
         if self._template is not None:

@@ -190,7 +190,8 @@ class Server:
         starting = sum(worker.pid is None for worker in self._workers)
         while self._waiting:
             waiting = self._waiting.popleft()
-            idle = [one for one in self._workers if one.is_ready and not (waiting.fresh and one.answered)]
+            able = [one for one in self._workers if one.may_answer(waiting.ask)]
+            idle = [one for one in able if not (waiting.fresh and one.answered)]
             if idle:
                 # Those that have answered something are of no use to those who want to be alone.
                 worker = max(idle, key=lambda one: one.answered)
@@ -202,11 +203,11 @@ class Server:
             if starting >= len(held) or not self._maker.is_ready:
                 continue
             if len(self._workers) >= self._begin.workers:
-                useless = next((one for one in self._workers if one.is_ready and one.answered), None)
+                useless = next((one for one in self._workers if one.is_ready), None)
                 if useless is None:
                     continue
                 self._retire(useless, headers=True)
-            self._workers.append(self._maker.make())
+            self._workers.append(self._maker.make(waiting.ask.variables))
             starting += 1
         self._waiting = held
 

@@ -16,18 +16,24 @@ _CODE: Final = (
 
 
 def start(
-    module: str, arguments: Any, fds: Sequence[int], *, variables: Mapping[str, str], **options: Any
+    module: str,
+    arguments: Any,
+    fds: Sequence[int],
+    *,
+    variables: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
     """A new interpreter, in a session of its own, that calls `main` of a module with these arguments.
 
-    It keeps these files and has no input; it has these variables besides ours.
+    It keeps these files and has no input; it has these variables besides ours, or besides those of `environ`.
     """
     path = [os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path]
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
         [sys.executable, *flags, "-c", _CODE, json.dumps([path, module, arguments])],
         pass_fds=tuple(fds),
-        env={**os.environ, **variables},
+        env={**(os.environ if environ is None else environ), **variables},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         **options,

@@ -18,6 +18,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,8 +115,16 @@ def _widen(pipe: int) -> None:
 class Worker:
     """A worker process. `pid` is None until it has said that it is there."""
 
-    def __init__(self, files: Files, folder: str, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        process: subprocess.Popen[bytes] | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
+        self.variables = variables
+        """Those that it was started with for the sake of a query; None if it was forked."""
         self.answered = 0
         self.pid: int | None = None
         self.started = time.monotonic()
@@ -149,6 +158,10 @@ class Worker:
     @property
     def is_ready(self) -> bool:
         return self.pid is not None and self.busy is None
+
+    def may_answer(self, ask: Ask) -> bool:
+        """Whether it has nothing to do, and was started as the query needs it."""
+        return self.is_ready and (self.variables is None or self.variables == ask.variables)
 
     @property
     def grown(self) -> int:

@@ -45,6 +45,8 @@ class Ask(msgspec.Struct, tag=True, frozen=True):
     memory: int | None = None
     watched: bool = False
     """Somebody wants to be told how it goes."""
+    variables: dict[str, str] = {}
+    """What a new interpreter has in its environment when it imports torch. One that was forked has it already."""
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
