@@ -552,6 +552,22 @@ def test_a_difference_of_the_recorded_kind_is_the_failure_and_of_another_kind_is
     assert result == 2
 
 
+def test_a_crash_is_told_by_its_signal_or_its_exit_code() -> None:
+    """Covers: U19"""
+    for signature, words, data in (
+        (schema.Signature("crashed", signal=11), "dies of SIGSEGV", '"signal": 11'),
+        (schema.Signature("crashed", message="the process died"), "dies of a signal", '"signal": None'),
+        (
+            schema.Signature("crashed", message="left with exit code 3"),
+            "ends itself with exit code 3",
+            '"exit_code": 3',
+        ),
+    ):
+        text = script(*recorded(placeholders(1), torch.ones(1), failure=schema.Failure(signature)))
+        assert f'"words": "{words}"' in text
+        assert data in text
+
+
 def test_a_hang_has_the_recorded_deadline() -> None:
     case, blobs = recorded(lambda x: x + 1, torch.ones(1), failure=FAILURES["timed out"])
     text = script(case, blobs)

@@ -24,7 +24,7 @@ from torchsleuth.cli.progress import shown as progress_shown
 from torchsleuth.cli.replay import Asked, Where, make_runner, size_of
 from torchsleuth.config import After
 from torchsleuth.errors import BadValue, SleuthError
-from torchsleuth.outcome import Broken, Crashed, Outcome, Stage, Symptom, Unrunnable, from_data
+from torchsleuth.outcome import Broken, Crashed, Outcome, Stage, Symptom, TimedOut, Unrunnable, from_data
 from torchsleuth.run.query import Query
 from torchsleuth.run.runners.fresh import Fresh
 from torchsleuth.run.runners.in_process import InProcess
@@ -124,7 +124,7 @@ def test_a_user_may_say_which_failure_counts(found: Found, tmp_path: Path, scrip
 
 def test_a_failure_without_a_record_is_any_failure(tmp_path: Path, scripted: Callable[..., Scripted]) -> None:
     found = kept(opened(tmp_path), failure=None)
-    scripted([WRONG])
+    scripted([WRONG, WRONG])
     answer = replay_command.replay(QUIET, asked(found, tmp_path))
     assert answer.code == 1
     assert "BUG: all of it\n" in shown(answer)
@@ -234,3 +234,40 @@ def test_the_next_command_trusts_whom_this_one_trusted(found: Found, tmp_path: P
     trusting = Asked(str(found.id), trust=True)
     assert trusting.command("replay", found, "--with-history") == f"sleuth replay {found.id} --with-history --trust"
     assert trusting.command("show", found) == f"sleuth show {found.id}"
+
+
+def test_a_run_in_this_process_keeps_stdout_for_the_answer(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def prints(_query: Query) -> Outcome:
+        os.write(1, b"hello from the graph\n")
+        return SAME
+
+    monkeypatch.setattr(replay_command, "make_runner", lambda _: Scripted(prints))
+    replay_command.replay(QUIET, asked(found, tmp_path), runner=Where.IN_PROCESS)
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "hello from the graph\n")
+    with pytest.raises(SleuthError, match="cannot be stopped"):
+        replay_command.replay(QUIET, asked(found, tmp_path, deadline=1.0), runner=Where.IN_PROCESS)
+
+
+@pytest.mark.parametrize("text", ["99999999999GiB", "0", "-1", "1e9", "much"])
+def test_what_is_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(SleuthError, match="no amount of memory"):
+        size_of(text)
+
+
+def test_the_next_command_is_what_was_asked_with_trust(
+    found: Found, tmp_path: Path, scripted: Callable[..., Scripted]
+) -> None:
+    scripted([Unrunnable(Stage.PREPARE, reason="mine.backend is not torch's own; run it with --trust")])
+    answer = replay_command.replay(QUIET, asked(found, tmp_path, compiler="mine.backend"))
+    assert (answer.code, "--compiler mine.backend --trust" in answer.next) == (2, True)
+
+
+def test_any_failure_counts_if_the_user_says_so(
+    found: Found, tmp_path: Path, scripted: Callable[..., Scripted]
+) -> None:
+    for match, code in (("any", 1), ("origin", 0)):
+        scripted([TimedOut(Stage.RUN, deadline=1.0), PASSED])
+        assert replay_command.replay(QUIET, asked(found, tmp_path, match=match)).code == code

@@ -95,6 +95,19 @@ def test_a_crash_is_the_recorded_one_by_its_signal() -> None:
     assert not is_as_recorded(case, Ran(1, stdout=SAME))
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_process_that_left_is_the_recorded_one_by_its_exit_code(code: int) -> None:
+    """Covers: U19"""
+    left = schema.Failure(schema.Signature("crashed", message=f"left with exit code {code}"))
+    case = msgspec.structs.replace(failing(torch.ones(2))[0], failure=left)
+    begun = f"expected: ends itself with exit code {code}\n"
+    assert is_as_recorded(case, Ran(code, stdout=begun))
+    assert not is_as_recorded(case, Ran(4, stdout=begun))
+    assert not is_as_recorded(case, Ran(None, signal=9, stdout=begun))
+    assert not is_as_recorded(case, Ran(code, stdout=""))  # before it had begun
+    assert not is_as_recorded(case, Ran(code, stdout=NOT_HERE))  # it came to its own end
+
+
 # ---- how inputs are written ------------------------------------------------------------------------------
 
 

@@ -130,7 +130,7 @@ def test_a_failure_that_needs_the_graphs_of_before_is_found_out(tmp_path: Path) 
     assert "--with-history" in fidelity.findings[0].remedy
     assert [len(query.history) for query in runner.queries] == [0, 0, 1]
     again = verify(_with_history(tmp_path), runner=runner, run_script=Script(SCRIPT_PASSES), with_history=True)
-    assert again.describe() == "reproduces"
+    assert again.describe() == "the replay reproduces, after the graphs that were compiled before it; the script alone does not"
     assert "compiles no other graph first" in again.notes[0]
 
 
@@ -248,7 +248,7 @@ def test_a_script_that_must_not_be_run_is_a_note(tmp_path: Path) -> None:
     script = Script()
     found = kept(opened(tmp_path), origin=HERE, code=(schema.Code("python op", "mylib::foo", module="mylib"),))
     fidelity = verify(found, runner=Scripted([SAME]), run_script=script)
-    assert (fidelity.describe(), script.runs) == ("reproduces", 0)
+    assert (fidelity.describe(), script.runs) == ("the replay reproduces; the script was not run", 0)
     assert fidelity.notes[0].startswith("the script was not run: it holds code of the user's own")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from torchsleuth.outcome import (
     Unrunnable,
 )
 from torchsleuth.run import performing
+from torchsleuth.run.compiling import Compiler
 from torchsleuth.run.performing import perform, prepare
 from torchsleuth.run.query import Checks, Query, from_bytes, to_bytes
 
@@ -517,3 +519,76 @@ def test_graphs_of_aot_eager_are_replayed_by_torchs_own_compiler(tmp_path: Path,
 
 def _beyond(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.index_select(x, 0, torch.tensor([99]))[:1]
+
+
+class _Odd(BaseException):
+    """An exception that is no `Exception`."""
+
+
+def odd(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+    raise _Odd("neither fish nor fowl")
+
+
+def gives_up(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_any_exception_of_the_compiler_s_is_an_outcome_and_ctrl_c_is_not(kept: Kept) -> None:
+    outcome = kept("odd")
+    assert isinstance(outcome, Raised)
+    assert outcome.message == "neither fish nor fowl"
+    with pytest.raises(KeyboardInterrupt):
+        kept("gives_up")
+
+
+@pytest.mark.parametrize("name", ["no_such_backend", "tvm"])
+def test_a_compiler_that_is_not_there_is_no_failure_of_a_compiler(kept: Kept, name: str) -> None:
+    outcome = kept(name)
+    assert isinstance(outcome, Unrunnable), outcome
+    assert name in outcome.reason
+
+
+def test_options_of_a_backend_that_cannot_be_had_are_noted_and_a_mode_is_needed(tmp_path: Path) -> None:
+    """Covers: U6"""
+    entries = (schema.Entry("no_such_option", True), schema.Entry("cpp.cxx", "/bin/true"))
+    options = Kept(tmp_path, sine, torch.ones(3), compiler=schema.Compiler(After.DYNAMO, "inductor", options=entries))
+    compiler = Compiler(options.case)
+    compiler._backend()
+    assert "no_such_option (this torch does not have it)" in compiler.notes[0]
+    assert "cpp.cxx (it could reach a command line" in compiler.notes[0]
+    mode = Kept(tmp_path, sine, torch.ones(3), compiler=schema.Compiler(After.DYNAMO, "inductor", mode="nonsense"))
+    outcome = mode()
+    assert isinstance(outcome, Unrunnable), outcome
+    assert "nonsense" in outcome.reason
+
+
+def test_what_a_query_lacks_is_not_blamed_on_the_compiler(kept: Kept) -> None:
+    case = msgspec.structs.replace(kept.case, examples=())
+    outcome = perform(Query(case, kept.store.home, "aot_eager"))
+    assert isinstance(outcome, Unrunnable), outcome
+    assert "describes 0 to the compiler" in outcome.reason
+
+
+def test_eager_has_the_memory_that_the_compiled_graph_had(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[Any] = []
+
+    def watched(query: Query, *progress: Any) -> Any:
+        alive.append([reference() is not None for reference in references])
+        prepared = prepare(query, *progress)
+        references.extend(weakref.ref(one) for one in prepared.inputs)
+        return prepared
+
+    references: list[Any] = []
+    monkeypatch.setattr(performing, "prepare", watched)
+    assert isinstance(kept("fails_when_run", accuracy=False), Raised)
+    assert alive == [[], [False]]
+
+
+def test_too_little_memory_for_eager_says_nothing_about_the_compiler(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(performing, "_eager", no_memory)
+    assert isinstance(kept("refuses"), Raised)

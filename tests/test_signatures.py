@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from torchsleuth.case.failures import frames_of, links, raised as failure, root_words, type_names
 from torchsleuth.case.normalising import decisive, normalised
 from torchsleuth.case.schema import Signature
-from torchsleuth.case.signatures import ANY, EXACT, ORIGIN, Match, operator_name
+from torchsleuth.case.signatures import ANY, EXACT, ORIGIN, Match, exit_code_of, operator_name
 from torchsleuth.errors import ConfigError
 from torchsleuth.outcome import (
     Broken,
@@ -31,6 +31,7 @@ from torchsleuth.outcome import (
     from_data,
     to_data,
 )
+from torchsleuth.run.checking.isolating import TOGETHER
 from torchsleuth.run.observing.raising import is_out_of_memory, raised
 from torchsleuth.run.observing.signatures import failure_of, said, signature_of
 from torchsleuth.run.observing.stacks import frames_of_dump
@@ -290,6 +291,10 @@ def test_frames_of_a_dump_are_those_of_the_thread_that_failed() -> None:
         ("u0 >= 2, got -1.5e-3", "u12 >= 7, got 3"),
         ("‘tmp12’ was not declared", "‘tmp3’ was not declared"),
         ("‘auto at_Half_tmp_acc1_vec’ conflicts", "‘auto at_Half_tmp_acc12_vec’ conflicts"),
+        ("buf12 is not in {'buf0', 'buf1'}", "buf3 is not in {'buf0'}"),
+        ("args (buf1, buf2) of ('add_1', 'add')", "args (buf1,) of ('add',)"),
+        ("cannot be multiplied (s0x3 and 4xs77)", "cannot be multiplied (2x3 and 4x5)"),
+        ("expected s8 + 1, got [u16, 3]", "expected s77 + 1, got [7]"),
     ],
 )
 def test_what_a_graph_s_size_decides_is_gone(one: str, other: str) -> None:
@@ -305,6 +310,10 @@ def test_what_a_graph_s_size_decides_is_gone(one: str, other: str) -> None:
         ("conv2d", "conv3d"),
         ("missing 'slice_shape'", "missing 'start'"),
         ("uint8 is not int8", "int8 is not int8"),
+        ("Expected u8 but got s8", "Expected s8 but got u8"),
+        ("dtypes u8 and 's8'", "dtypes u8 and 's32'"),
+        ("unsupported type i1", "unsupported type i4"),
+        ("No\n  Explanation: `print` is not known\n  Hint: x", "No\n  Explanation: `open` is not known\n  Hint: x"),
     ],
 )
 def test_what_tells_two_bugs_apart_stays(one: str, other: str) -> None:
@@ -322,6 +331,13 @@ def test_of_a_compiler_s_output_the_first_error_counts() -> None:
         normalised("C++ compile error\n\nOutput:\nld: x.o: undefined reference to `f'") == "undefined reference to `f'"
     )
     assert decisive("C++ compile error\n\nCommand:\ng++") == "C++ compile error"
+
+
+def test_a_compiler_that_speaks_another_language_is_understood() -> None:
+    """Covers: U5"""
+    output = "/t/a.cpp: In Funktion »f«:\n/t/a.cpp:5:9: Warnung: unbenutzt [-Wunused]\n/t/a.cpp:5:3: {}: »tmp3« fehlt\n"
+    for word in ("Fehler", "schwerwiegender Fehler", "erreur ", "错误"):
+        assert normalised(f"C++ compile error\n\nOutput:\n{output.format(word)}") == "»tmp« fehlt"
 
 
 def test_the_listing_of_an_operator_s_arguments_is_dropped() -> None:
@@ -427,6 +443,7 @@ def test_what_counts_for_crashes_hangs_and_mismatches() -> None:
     assert abort.matches(Signature("crashed", Stage.RUN, message="the process died while it ran the graph"))
     assert not abort.matches(of(Crashed(Stage.RUN, signal=11)))
     assert not abort.matches(of(Crashed(Stage.RUN, exit_code=3)))
+    assert [exit_code_of(one) for one in (abort, of(Crashed(exit_code=0)), of(Crashed()))] == [None, 0, None]
     assert of(Crashed(Stage.RUN, exit_code=3)).matches(of(Crashed(Stage.RUN, exit_code=3)))
     assert not of(Crashed(Stage.RUN, exit_code=3)).matches(of(Crashed(Stage.RUN, exit_code=4)))
     assert not of(Crashed(Stage.CODEGEN, signal=6, frames=("a",))).matches(
@@ -447,6 +464,7 @@ def test_what_counts_for_crashes_hangs_and_mismatches() -> None:
     assert not wrong.matches(
         of(Mismatched(Stage.COMPARE, symptom=Symptom.VALUE, path="output[0]", op="aten.log1p.default"))
     )
+    assert not wrong.matches(of(Mismatched(Stage.COMPARE, path="output[0]", op=TOGETHER)))
     assert of(OutOfMemory(Stage.RUN, limit_bytes=9)).matches(of(OutOfMemory(Stage.RUN, message="x")))
 
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     )
     from torchsleuth.run.fidelity import Fidelity as Fidelity, verify as verify
     from torchsleuth.run.replay import replay as replay
+    from torchsleuth.run.runners.fresh import Fresh as Fresh
+    from torchsleuth.run.runners.in_process import InProcess as InProcess
+    from torchsleuth.run.runners.warm import Warm as Warm
 
 __version__ = "0.1.0"
 
@@ -50,12 +53,15 @@ _HOMES = {
     "Compiler": "case.schema",
     "Failure": "case.schema",
     "Fidelity": "run.fidelity",
+    "Fresh": "run.runners.fresh",
+    "InProcess": "run.runners.in_process",
     "Judgement": "compare",
     "Recording": "case.recording",
     "SleuthError": "errors",
     "Store": "case.stores.store",
     "Tolerance": "compare",
     "Verdict": "compare",
+    "Warm": "run.runners.warm",
     "installed": "capture.installing",
     "judge": "compare",
     "raised": "case.failures",
@@ -76,12 +82,15 @@ __all__ = [
     "Compiler",
     "Failure",
     "Fidelity",
+    "Fresh",
+    "InProcess",
     "Judgement",
     "Recording",
     "SleuthError",
     "Store",
     "Tolerance",
     "Verdict",
+    "Warm",
     "__version__",
     "installed",
     "judge",

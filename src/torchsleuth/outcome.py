@@ -63,6 +63,14 @@ class Symptom(Word):
     OBJECT = "object"
 
 
+def signal_name(number: int | None) -> str:
+    """SIGSEGV for 11; "a signal" if nobody knows which."""
+    try:
+        return signals.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}" if number else "a signal"
+
+
 @dataclass(frozen=True)
 class _Run:
     """What every outcome carries: how far the run came, and how long it took."""
@@ -149,10 +157,7 @@ class Crashed(_Run):
 
     @property
     def signal_name(self) -> str:
-        try:
-            return signals.Signals(self.signal).name
-        except ValueError:
-            return f"signal {self.signal}"
+        return signal_name(self.signal)
 
     def describe(self) -> str:
         if self.signal == 0 and self.exit_code is not None:

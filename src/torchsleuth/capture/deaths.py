@@ -31,8 +31,8 @@ from torchsleuth.case.plain import printable
 from torchsleuth.case.script import expected
 from torchsleuth.case.stores.store import Store
 from torchsleuth.errors import CaseError, NotFound, in_words
-from torchsleuth.outcome import Crashed, Outcome, OutOfMemory, Stage, TimedOut
-from torchsleuth.run.child import Ended, signal_name
+from torchsleuth.outcome import Crashed, Outcome, OutOfMemory, Stage, TimedOut, signal_name
+from torchsleuth.run.child import Ended
 
 _LONGEST: Final = 100_000
 _NO_FRAME: Final = "<no Python frame>"

@@ -122,6 +122,12 @@ def exit_words(code: int | None) -> str:
     return "" if code is None else f"{_LEFT}{code}"
 
 
+def exit_code_of(signature: Signature) -> int | None:
+    """The code that such a process left with."""
+    found = re.fullmatch(rf"{_LEFT}(\d{{1,10}})", signature.message)
+    return int(found[1]) if found and signature.kind == "crashed" and not signature.signal else None
+
+
 # ---- the same origin ---------------------------------------------------------------------------------------
 
 
@@ -161,6 +167,11 @@ def _same_place(one: Signature, other: Signature, depth: int | None) -> bool:
 
 
 def _same_operator(one: Signature, other: Signature) -> bool:
+    """Whether the operators are the same, as far as both are known.
+
+    Operators that are wrong only together ("no operator alone") are not the same as one that is wrong by itself, even
+    if a smaller graph has come down to that one: else a graph with two such bugs could lead from the one to the other.
+    """
     return one.op is None or other.op is None or operator_name(one.op) == operator_name(other.op)
 
 

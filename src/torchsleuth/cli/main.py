@@ -333,7 +333,9 @@ def main() -> NoReturn:
         ):
             err.print(part, soft_wrap=True, highlight=False)
         sys.exit(2)
-    except Exception:  # noqa: BLE001 - the outermost frame: nobody else can say whose fault it is
+    except BaseException as error:  # the outermost frame: nobody else can say whose fault it is
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
         err.print(traceback.format_exc(), markup=False, highlight=False)
         err.print("[bold red]This is a fault of torchsleuth itself.[/] Please report it with the lines above.")
         sys.exit(3)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +41,7 @@ class Where(Word):
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[KMGT]i?)B?", re.IGNORECASE)
 _RUNNING = ("replay", "verify", "export")
+_MOST_MEMORY = 2**60
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -55,6 +60,8 @@ class Asked:
     match: str = "origin"
 
     def found(self) -> Found:
+        if self.trust and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # where the backend of somebody's own is likely to be
         return Store.open(self.store).find(self.name)
 
     def matching(self) -> Match:
@@ -79,7 +86,7 @@ def size_of(text: str) -> int:
     if found is not None:
         unit = found[2].lower()
         size = float(found[1]) * (1024 if unit.endswith("i") else 1000) ** _UNITS[unit[:1]]
-    if size < 1:
+    if not 1 <= size <= _MOST_MEMORY:
         raise SleuthError(
             f"{text!r:.40} is no amount of memory", cause="it is a number and a unit", remedy="say 4GiB, or 512MB"
         )
@@ -103,7 +110,13 @@ def replay(err: Console, asked: Asked, *, runner: Where = Where.FRESH, times: in
         memory=memory,
         with_history=asked.with_history,
     )
-    with make_runner(runner) as running:
+    if runner is Where.IN_PROCESS and (asked.deadline is not None or memory is not None):
+        raise SleuthError(
+            "a run in this process cannot be stopped",
+            cause="--deadline and --memory need a process of its own",
+            remedy="leave them out, or leave out --runner in-process",
+        )
+    with make_runner(runner) as running, _stdout_apart(runner):
         with progress.shown(err, quiet=as_json) as told:
             outcome = ask(running, query, told)
         verdict = verdict_of(outcome, signature, match)
@@ -120,19 +133,36 @@ def replay(err: Console, asked: Asked, *, runner: Where = Where.FRESH, times: in
     return Answer(_data(outcome, verdict, rate, found), shown, _next(asked, found, outcome, code), code)
 
 
+@contextmanager
+def _stdout_apart(runner: Where) -> Iterator[None]:
+    """What a graph prints in this process goes to stderr: stdout is for the answer."""
+    if runner is not Where.IN_PROCESS:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+        sys.stdout.flush()
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
 def make_runner(kind: Where) -> Runner:
     """Where the queries are answered."""
     if kind is Where.WARM:
         from torchsleuth.run.runners.warm import Warm
 
-        return Warm()
+        return Warm(workers=1)
     if kind is Where.IN_PROCESS:
         from torchsleuth.run.runners.in_process import InProcess
 
         return InProcess()
     from torchsleuth.run.runners.fresh import Fresh
 
-    return Fresh()
+    return Fresh(workers=1)
 
 
 def _measured(runner: Runner, query: Query, found: Found, match: Match, first: Outcome, times: int) -> Rate:
@@ -192,7 +222,8 @@ def _next(asked: Asked, found: Found, outcome: Outcome, code: int) -> str:
     if isinstance(outcome, Broken):
         return "sleuth doctor"
     if isinstance(outcome, Unrunnable):
-        return (
-            asked.command("replay", found, "--trust") if "--trust" in outcome.reason else asked.command("show", found)
-        )
+        if "--trust" not in outcome.reason:
+            return asked.command("show", found)
+        compiler = [] if asked.compiler is None else ["--compiler", asked.compiler]
+        return asked.command("replay", found, *compiler, "--trust")
     return asked.command("export", found, "-o", "repro.py") if code == 1 else asked.command("verify", found)

@@ -15,8 +15,11 @@ _LINES_OF_A_DIFF = 12
 
 
 def render_fidelity(fidelity: Fidelity) -> Iterator[Text]:
-    """One line; and what differs, if it says so."""
+    """One line; what was run for it, or what differs."""
     yield Text(clean(fidelity.describe()), _COLOURS[fidelity.exit_code])
+    if fidelity.delivery is not None and fidelity.delivery.reproduces and fidelity.reproduces:
+        times = f"{fidelity.outcome.seconds:.1f} s and {fidelity.delivery.seconds:.1f} s"
+        yield Text(f"the replay, and the exported script, each in an interpreter of its own ({times})", "dim")
     for note in fidelity.notes:
         yield Text(f"note: {clean(note)}", "yellow")
     if fidelity.exit_code != 1:

@@ -13,7 +13,6 @@ gets SIGTERM.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import signal
@@ -26,6 +25,7 @@ from typing import Final
 
 from torchsleuth.errors import SleuthError, in_words
 from torchsleuth.run import memory
+from torchsleuth.run.runners import processes
 
 GRACE: Final = 3.0
 """Seconds between the request for a stack and the end."""
@@ -39,7 +39,6 @@ _PASSED_ON: Final = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if (number := getattr(signal, name, None)) is not None
 )
-_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,6 @@ class Ended:
         if self.signal is None:
             return self.code or 0
         return 128 + (self.stopped_by or self.signal)
-
-
-def signal_name(number: int) -> str:
-    """SIGSEGV for 11."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def interpreter() -> list[str]:
@@ -135,13 +126,9 @@ class _BeforeExec:
     def __init__(self, mask: Iterable[int]) -> None:
         self._mask = set(mask)
         self._parent = os.getpid()
-        self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def __call__(self) -> None:
-        if self._libc is not None:
-            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != self._parent:
-                os._exit(128 + signal.SIGTERM)
+        processes.die_with(self._parent, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -20,12 +21,14 @@ from torchsleuth.case import schema
 from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.plain import decode_plain
 from torchsleuth.case.script.compilers import ARGUMENTS, KNOWN, is_foreign
-from torchsleuth.case.surroundings.options import may_be_set
+from torchsleuth.case.surroundings.options import NOT_ALL, may_be_set
 from torchsleuth.config import After
+from torchsleuth.errors import CannotHold, in_words
 from torchsleuth.run import own_code
 
+_INDUCTOR: Final = "torch._inductor.config"
 _CACHES: Final = {
-    "torch._inductor.config": {"fx_graph_cache": False, "fx_graph_remote_cache": False},
+    _INDUCTOR: {"fx_graph_cache": False, "fx_graph_remote_cache": False},
     "torch._functorch.config": {"enable_autograd_cache": False, "enable_remote_autograd_cache": False},
 }
 
@@ -54,27 +57,43 @@ class Compiler:
     case: schema.Case
     name: str | None = None
     trust: bool = False
+    notes: list[str] = field(default_factory=list)
+    """What of the backend's options could not be had."""
 
     @property
     def backend(self) -> str:
         return self.case.compiler.backend if self.name is None else self.name
 
-    def __call__(self, reader: GraphReader, gm: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        """Compile it. Whatever the compiler raises propagates."""
+    def ready(self, reader: GraphReader, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[], Compiled]:
+        """What compiles the graph when it is called, and does nothing else: whatever it raises is the compiler's.
+
+        What is wrong with the case or missing here is a `SleuthError` now.
+        """
         case, mode = self.case, reader.fakes.mode
         fakes = reader.examples(gm)
+        if len(fakes) != len(inputs):
+            raise CannotHold(
+                "the graph cannot be compiled",
+                cause=f"the case has {len(inputs)} inputs, and describes {len(fakes)} to the compiler",
+                remedy="record the case again",
+            )
         if self.backend == "eager":
-            return Compiled(gm, False)
-        with _really_compiled(), torch_compat.tracing(mode, case.origin.aot_name, case.compiler.donated):
-            if case.compiler.after is After.AOT:
-                if self.backend == "inductor":
-                    given = {one.name: one.value for one in case.compiler.arguments if one.name in ARGUMENTS}
-                    arguments = {name: decode_plain(value) for name, value in given.items()}
-                    return Compiled(torch_compat.inductor_compiler()(gm, fakes, **arguments), True)
-                if self.name is None and self.backend not in KNOWN:
-                    function = own_code.find(self.backend)(gm, fakes)
-                    return Compiled(function, bool(getattr(function, "_boxed_call", False)))
-            return Compiled(self._backend()(gm, _known(mode, inputs, fakes)), False)
+            return lambda: Compiled(gm, False)
+        if case.compiler.after is After.AOT and self.backend == "inductor":
+            given = {one.name: decode_plain(one.value) for one in case.compiler.arguments if one.name in ARGUMENTS}
+            compile = partial(torch_compat.inductor_compiler(), gm, fakes, **given)
+        elif case.compiler.after is After.AOT and self.name is None and self.backend not in KNOWN:
+            compile = partial(own_code.find(self.backend), gm, fakes)
+        else:
+            compile = partial(self._backend(), gm, _known(mode, inputs, fakes))
+
+        def run(_kept: Sequence[Any] = fakes) -> Compiled:  # the mode knows them for as long as they live
+            with _really_compiled(), torch_compat.tracing(mode, case.origin.aot_name, case.compiler.donated):
+                function = compile()
+            takes_list = case.compiler.after is After.AOT and self.name in (None, "inductor")
+            return Compiled(function, takes_list and bool(getattr(function, "_boxed_call", False)))
+
+        return run
 
     def apart(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile another graph as that of the case: one that nobody has traced, called with its inputs one by one."""
@@ -91,16 +110,37 @@ class Compiler:
             return own_code.find(self.backend)
         mode, dynamic, options = None, None, {}
         if self.name is None:
-            mode, dynamic = self.case.compiler.mode, self.case.compiler.dynamic
-            options = {one.name: decode_plain(one.value) for one in self.case.compiler.options if self._may_set(one)}
-        if self.backend == "inductor":
-            return torch_compat.inductor_backend(mode, options, dynamic)
-        if mode or options:
-            return torch_compat.other_backend(self.backend, mode, options, dynamic)
-        return torch_compat.find_backend(self.backend)
+            mode, dynamic, options = self.case.compiler.mode, self.case.compiler.dynamic, self._options()
+        try:
+            if self.backend == "inductor":
+                return torch_compat.inductor_backend(mode, options, dynamic)
+            if mode or options:
+                return torch_compat.other_backend(self.backend, mode, options, dynamic)
+            return torch_compat.find_backend(self.backend)
+        except Exception as error:  # torch's ways to say that it knows no such backend, mode or option
+            chosen = f" with mode {mode!r}" if mode else ""
+            raise CannotHold(
+                f"torch has no backend {self.backend}{chosen}",
+                cause=in_words(error)[:300],
+                remedy="install the package that registers it, or name another: --compiler",
+            ) from error
 
-    def _may_set(self, option: schema.Entry) -> bool:
-        return self.trust or may_be_set(schema.Config("torch._inductor.config", option.name, option.value))
+    def _options(self) -> dict[str, Any]:
+        """What the user chose for the backend, as far as it may be set and this torch has it."""
+        known = torch_compat.config_values(_INDUCTOR) if self.case.compiler.options else {}
+        found: dict[str, Any] = {}
+        skipped = []
+        for one in self.case.compiler.options:
+            name = f"{_INDUCTOR}.{one.name}"
+            if self.backend == "inductor" and one.name.replace("-", "_") not in known:
+                skipped.append(f"{name} (this torch does not have it)")
+            elif self.trust or may_be_set(schema.Config(_INDUCTOR, one.name, one.value)):
+                found[one.name] = decode_plain(one.value)
+            else:
+                skipped.append(f"{name} (it could reach a command line; set only if the case is trusted)")
+        if skipped:
+            self.notes.append(f"{NOT_ALL}: {'; '.join(skipped)}")
+        return found
 
 
 def _known(mode: Any, inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:

@@ -27,6 +27,7 @@ from torchsleuth.case.schema import Generated
 from torchsleuth.case.script import expected
 from torchsleuth.case.script.builder import build, notice
 from torchsleuth.case.script.ways import Beside, Recipe, Way, choose, recipes_for, write_beside
+from torchsleuth.case.signatures import exit_code_of
 from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.surroundings import environment
 from torchsleuth.errors import CannotHold, StoreError, in_words
@@ -115,6 +116,9 @@ def is_as_recorded(case: schema.Case, ran: Ran) -> bool:
         return False
     signature = case.failure.signature
     begun = "expected:" in ran.stdout
+    code = exit_code_of(signature)
+    if code is not None:
+        return begun and ran.code == code and not _said(ran, "verdict")
     if signature.kind == "crashed":
         return begun and ran.signal is not None and signature.signal in (None, ran.signal)
     if signature.kind == "out of memory" and ran.signal == 9:

@@ -24,6 +24,7 @@ from torchsleuth.case.graphs import targets
 from torchsleuth.case.script.graphs import graphs_in
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.surroundings.machine import machine
+from torchsleuth.case.surroundings.options import NOT_ALL
 from torchsleuth.case.words.listing import target_words
 from torchsleuth.compare.rng import is_random_call
 from torchsleuth.errors import SleuthError
@@ -80,7 +81,7 @@ def needs_values(failure: schema.Failure | None) -> bool:
 # ---- configuration and state -----------------------------------------------------------------------------
 
 _CONFIGURATION: Final = (
-    "not all of the configuration is as in the case",
+    NOT_ALL,
     "not all switches of torch's backends are as in the case",
     "these environment variables of the case are not set",
 )

@@ -1,7 +1,8 @@
 """Does a case reproduce its failure, and if not, what differs?
 
     fidelity = verify(Store.open().find("3f9a"))
-    fidelity.reproduces         both the replay and the script fail as recorded, each in an interpreter of its own
+    fidelity.reproduces         the replay fails as recorded, and so does the script, each in an interpreter of its own
+                                (where the script may not be run, or needs other graphs first, `describe` says so)
     fidelity.findings           otherwise: what differs, the likeliest reason first
 
 Only what was tried is claimed. If the failure does not show, the replay is repeated, since it may not show each time;
@@ -74,14 +75,21 @@ class Fidelity:
         if isinstance(self.outcome, (Broken, Unrunnable)):
             return self.outcome.describe()
         if self.reproduces:
-            return (
-                "reproduces" if self.expected != expected.in_words(None) else "no failure is recorded, and none shows"
-            )
+            return self._confirmed()
         if self.rate.is_flaky:
             return f"does not reproduce each time: expected that it {self.expected}; it {self.rate.describe()}"
         if self.verdict is Verdict.SAME and self.delivery is not None and self.delivery.reproduces is False:
             return f"the replay reproduces, the script does not: expected that it {self.expected}"
         return f"does not reproduce: expected that it {self.expected}; seen: {self.outcome.describe()}"
+
+    def _confirmed(self) -> str:
+        if self.expected == expected.in_words(None):
+            return "no failure is recorded, and none shows"
+        if self.delivery is None or self.delivery.reproduces is None:
+            return "the replay reproduces; the script was not run"
+        if not self.delivery.reproduces:
+            return "the replay reproduces, after the graphs that were compiled before it; the script alone does not"
+        return "reproduces"
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ def verify(
     terms = _Terms(repeats, trust, with_history, deadline, memory, match, run_script)
     with ExitStack() as stack:
         if runner is None:
-            runner = stack.enter_context(Fresh())
+            runner = stack.enter_context(Fresh(workers=1))
         return _Verifying(found, terms, runner, progress).verify()
 
 

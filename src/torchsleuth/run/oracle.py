@@ -51,10 +51,10 @@ def verdict_of(outcome: Outcome, signature: Signature | None, match: Match = ORI
             return Verdict.BROKEN
     if signature is None:
         return Verdict.SAME
-    if isinstance(outcome, TimedOut) and signature.kind != "timed out":
-        return Verdict.TIMEOUT
     seen = signature_of(outcome)
-    return Verdict.SAME if seen is not None and match(signature, seen, said(outcome)) else Verdict.OTHER
+    if seen is not None and match(signature, seen, said(outcome)):
+        return Verdict.SAME
+    return Verdict.TIMEOUT if isinstance(outcome, TimedOut) and signature.kind != "timed out" else Verdict.OTHER
 
 
 class Oracle:

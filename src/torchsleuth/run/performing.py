@@ -9,6 +9,7 @@ runners are for.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
 import traceback
 import warnings
@@ -129,35 +130,27 @@ def _illegal(what: str, cause: str) -> SleuthError:
 # ---- running ---------------------------------------------------------------------------------------------
 
 
-class _EagerFails(Exception):
-    """The program itself cannot be run."""
-
-
 class _Run:
     """One prepared query."""
 
     def __init__(self, query: Query, prepared: Prepared, progress: Progress, notes: list[str]) -> None:
         self._query = query
         self._case = query.case
-        self._prepared = prepared
+        self._prepared: Prepared | None = prepared
         self._progress = progress
         self._notes = notes
         self._stage = Stage.PREPARE
-        self._compiled: Compiled | None = None
+        self._code = ""
 
     def run(self) -> Outcome:
         try:
             outcome = self._in_state(self._attempt)
-        except _EagerFails as error:
-            return Unrunnable(Stage.RUN, reason=str(error))
-        except SleuthError as error:
-            return Unrunnable(self._stage, reason=f"{error.what}: {error.cause}")
-        except (Exception, SystemExit) as error:
-            if self._stage is Stage.PREPARE:  # nobody but us has done anything yet
+        except BaseException as error:
+            # Before the compiler begins, it is the case or ourselves; and whoever presses Ctrl-C wants us to stop.
+            if self._stage is Stage.PREPARE or isinstance(error, KeyboardInterrupt):
                 raise
             outcome = self._failed(error)
-        code = "" if self._compiled is None else self._compiled.code
-        return dataclasses.replace(outcome, code=code)
+        return dataclasses.replace(outcome, code=self._code)
 
     def _enter(self, stage: Stage) -> None:
         self._stage = stage
@@ -174,13 +167,16 @@ class _Run:
 
     def _attempt(self) -> Outcome:
         case, prepared = self._case, self._prepared
-        compiler = Compiler(case, self._query.compiler, self._query.trust)
+        assert prepared is not None
+        compiler = Compiler(case, self._query.compiler, self._query.trust, self._notes)
         reference = reference_of(prepared.gm, as_inductor_draws=compiler.backend == "inductor")
+        compile = compiler.ready(prepared.reader, prepared.gm, prepared.inputs)
         self._enter(Stage.COMPILE)
-        self._compiled = compiled = compiler(prepared.reader, prepared.gm, prepared.inputs)
+        compiled = compile()
+        self._code = compiled.code
         self._enter(Stage.RUN)
         if self._compares():
-            outcome = self._compared(compiler, compiled, reference)
+            outcome = self._compared(compiler, compiled, reference, prepared.inputs)
         else:
             _differentiated(case, compiled(list(prepared.inputs)), prepared.inputs)
             outcome = Passed(Stage.RUN)
@@ -195,7 +191,9 @@ class _Run:
             return self._query.accuracy
         return failure is None or failure.signature.kind == "mismatched"
 
-    def _compared(self, compiler: Compiler, compiled: Compiled, reference: fx.GraphModule) -> Outcome:
+    def _compared(
+        self, compiler: Compiler, compiled: Compiled, reference: fx.GraphModule, inputs: list[Any]
+    ) -> Outcome:
         boxed = self._case.compiler.after is After.AOT
 
         def noted(*inputs: Any) -> Any:
@@ -204,7 +202,7 @@ class _Run:
             return result
 
         settings = dataclasses.replace(_SETTINGS, **{n: getattr(self._query.checks, n) for n in _CHECKED})
-        checked = run_checked(noted, reference, self._prepared.inputs, boxed=boxed, settings=settings)
+        checked = run_checked(noted, reference, inputs, boxed=boxed, settings=settings)
         if checked.unknown is not None:
             return Unrunnable(Stage.COMPARE, reason=checked.unknown)
         if checked.finding is None:
@@ -227,8 +225,18 @@ class _Run:
         if is_out_of_memory(error):
             return OutOfMemory(self._stage, message=in_words(error))
         outcome = raised(error, self._stage)
+        if isinstance(error, ImportError) and self._stage is Stage.COMPILE and self._backend in _OPTIONAL:
+            return Unrunnable(self._stage, reason=f"the backend {self._backend} is not installed: {in_words(error)}")
+        # Eager needs the memory as well.
+        traceback.clear_frames(error.__traceback__)
+        self._prepared = None
+        gc.collect()
         reason = self._why_not_in_eager()
         return outcome if reason is None else Unrunnable(outcome.stage, reason=reason)
+
+    @property
+    def _backend(self) -> str:
+        return self._query.compiler or self._case.compiler.backend
 
     def _why_not_in_eager(self) -> str | None:
         """What eager raises on the same graph and inputs, if it does: then it is not the compiler that is to blame.
@@ -242,11 +250,13 @@ class _Run:
         try:
             again = prepare(self._query)
             self._in_state(lambda: _eager(self._case, again))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            return f"eager fails as well: {in_words(error)}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is the answer
+            return None if is_out_of_memory(error) else f"eager fails as well: {in_words(error)}"
         return None
 
 
+_OPTIONAL: Final = ("tvm", "onnxrt", "openxla", "cudagraphs")
+"""Backends of torch's that need a package, or a device, of their own."""
 _CHECKED: Final = ("tolerance", "fp64", "ignore_non_fp", "forward_only")
 _SETTINGS: Final[Settings] = config.Settings()
 

@@ -63,7 +63,7 @@ def replay(
     )
     if runner is not None:
         return ask(runner, query, progress)
-    with Fresh() as fresh:
+    with Fresh(workers=1) as fresh:
         return ask(fresh, query, progress)
 
 

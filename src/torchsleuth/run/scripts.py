@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from torchsleuth.errors import StoreError, in_words
+from torchsleuth.outcome import signal_name
 
 MOST_OUTPUT: Final = 256 * 1024
 """How much is kept of each stream. A script that prints without end must not fill our memory."""
@@ -49,15 +50,8 @@ class Ran:
         if self.timed_out:
             return f"no end within {self.seconds:.0f} s"
         if self.signal is not None:
-            return f"died of {_name(self.signal)}"
+            return f"died of {signal_name(self.signal)}"
         return f"exit code {self.code}"
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def run_script(script: Path, *, timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> Ran:

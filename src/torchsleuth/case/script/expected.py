@@ -4,13 +4,13 @@
     seen: ...          what this run did
     verdict: ...       one of `VERDICTS`; the exit code says the same
 
-A crash cannot speak for itself: its verdict is the signal that the process dies of.
+A crash cannot speak for itself: its verdict is the signal that the process dies of, or the exit code that it leaves
+with before there is a verdict.
 """
 
 from __future__ import annotations
 
 import re
-import signal as signals
 from typing import Final
 
 from torchsleuth.case import schema
@@ -18,6 +18,8 @@ from torchsleuth.case.script.layout import Page, tidy
 from torchsleuth.case.script.pieces.piece import Piece
 from torchsleuth.case.script.pieces.running import ALARM, RAISED, SAY
 from torchsleuth.case.script.source import items_source, text_source
+from torchsleuth.case.signatures import exit_code_of
+from torchsleuth.outcome import signal_name
 
 SAME: Final = "fails as recorded"
 OTHER: Final = "fails, but not as recorded"
@@ -44,16 +46,10 @@ def in_words(failure: schema.Failure | None) -> str:
             words = f"computes something else than eager ({signature.symptom or 'value'})"
             return f"{words}: {said}" if said else words
         case "crashed":
-            return f"dies of {signal_name(signature.signal)}"
+            code = exit_code_of(signature)
+            return f"dies of {signal_name(signature.signal)}" if code is None else f"ends itself with exit code {code}"
         case "timed out":
             return f"does not finish within {deadline_of(failure):g} s"
-
-
-def signal_name(number: int | None) -> str:
-    try:
-        return signals.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}" if number else "a signal"
 
 
 def first_line(message: str) -> str:
@@ -82,7 +78,8 @@ def write_expected(page: Page, failure: schema.Failure | None) -> None:
     if failure and kind == "timed out":
         fields["seconds"] = repr(deadline_of(failure))
     if signature and kind == "crashed":
-        fields["signal"] = repr(signature.signal)
+        code = exit_code_of(signature)
+        fields |= {"signal": repr(signature.signal)} if code is None else {"exit_code": repr(code)}
     with page.block("EXPECTED = {"):
         for key, value in fields.items():
             page.line(f'"{key}": {value},')

@@ -42,6 +42,10 @@ _HARMLESS = re.compile(r"-O[0-3sz]?|([\w.,:+|*][\w.,:+|*-]*)?", re.ASCII)
 """Text that can be a name, a list of names or a level, but not a path, a flag with a value, or two words."""
 
 
+NOT_ALL = "not all of the configuration is as in the case"
+"""How it begins, when what could not be set is said."""
+
+
 def observe_options(*, stable: bool = False) -> tuple[Config, ...]:
     """Every option of the loaded modules that does not have its default, in a fixed order.
 
@@ -89,7 +93,7 @@ def options_restored(options: Iterable[Config], *, trust: bool = False) -> Itera
                 forced = [name for name, value in changes.items() if not _equal(value, now[name])]
                 skipped += [f"{module}.{name} (a variable of this environment forces it)" for name in sorted(forced)]
         if skipped:
-            warnings.warn(f"not all of the configuration is as in the case: {'; '.join(skipped)}", stacklevel=4)
+            warnings.warn(f"{NOT_ALL}: {'; '.join(skipped)}", stacklevel=4)
         yield
 
 

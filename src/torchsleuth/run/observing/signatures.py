@@ -4,7 +4,8 @@
     failure_of(outcome)         with all that was observed, for a case
     said(outcome)               its words, for a pattern to look at
 
-Capturing and replaying make signatures here and nowhere else, so that they can be compared.
+Replaying makes its signatures here, and so does capturing, so that they can be compared. Three are made elsewhere, since
+there is no outcome yet: of an exception that a user hands over, of an interrupt, and of a process that may die.
 """
 
 from __future__ import annotations

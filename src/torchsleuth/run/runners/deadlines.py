@@ -1,8 +1,10 @@
-"""How long a query may take: as long as somebody says, or as the first one suggests."""
+"""How long a query may take: as long as somebody says, or as the first one that ran suggests."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from torchsleuth.outcome import Mismatched, Outcome, Passed, Raised, Stage
 
 SHORTEST: Final = 10.0
 LONGEST: Final = 600.0
@@ -12,7 +14,7 @@ START: Final = 300.0
 
 
 class Deadlines:
-    """The seconds that queries have. If nobody said: the first `LONGEST`, the others `FACTOR` times what it took."""
+    """The seconds that queries have. If nobody said: `LONGEST` until one has run, then `FACTOR` times what it took."""
 
     def __init__(self, explicit: float | None = None) -> None:
         self._explicit = explicit
@@ -28,7 +30,8 @@ class Deadlines:
             return LONGEST
         return min(max(FACTOR * self._first, SHORTEST), LONGEST)
 
-    def learn(self, seconds: float) -> None:
-        """A query was answered in so many seconds."""
-        if self._first is None:
-            self._first = seconds
+    def learn(self, outcome: Outcome) -> None:
+        """A query was answered. One that did not come so far as to run says nothing of how long others take."""
+        has_run = isinstance(outcome, (Passed, Mismatched, Raised)) and outcome.stage in (Stage.RUN, Stage.COMPARE)
+        if has_run and self._first is None:
+            self._first = outcome.seconds

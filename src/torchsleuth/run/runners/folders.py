@@ -23,6 +23,14 @@ _PROBES: Final = "sleuth_probes"
 _WHOLE: Final = (".gch", ".pch")
 
 
+def current() -> str | None:
+    """The current folder; None if somebody has removed it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
 def make(folder: str) -> dict[str, str]:
     """Make the folder of a worker. Returns the variables of one who uses it."""
     temporary, cache = Path(folder, "tmp"), Path(folder, "cache")
@@ -40,10 +48,11 @@ def make(folder: str) -> dict[str, str]:
 
 
 def give_back(folder: str) -> None:
-    """Put headers and probes that a worker has made where the next one finds them."""
-    home = _torch_s_folder(tempfile.gettempdir())
-    _link(_headers(headers_in(folder)), home / _HEADERS)
-    _link(_probes(Path(folder, "cache")), home / _PROBES)
+    """Put headers and probes that a worker has made where the next one finds them, if there is such a place."""
+    with contextlib.suppress(OSError):
+        home = _torch_s_folder(tempfile.gettempdir())
+        _link(_headers(headers_in(folder)), home / _HEADERS)
+        _link(_probes(Path(folder, "cache")), home / _PROBES)
 
 
 def headers_in(folder: str) -> Path:

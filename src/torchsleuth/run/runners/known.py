@@ -27,7 +27,7 @@ import torch
 
 from torchsleuth import torch_compat
 from torchsleuth.case.surroundings import state as states
-from torchsleuth.run.runners import processes
+from torchsleuth.run.runners import folders, processes
 
 
 class Known:
@@ -36,7 +36,7 @@ class Known:
     def __init__(self) -> None:
         self._children = frozenset(processes.children(os.getpid()))
         self._environment = dict(os.environ)
-        self._folder = os.getcwd()
+        self._folder = folders.current()
         self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
         self._random = random.getstate()
         self._numpy = _numpy_state()
@@ -61,8 +61,9 @@ class Known:
         if dict(os.environ) != self._environment:
             os.environ.clear()
             os.environ.update(self._environment)
-        with contextlib.suppress(OSError):
-            os.chdir(self._folder)
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                os.chdir(self._folder)
         for number, handler in self._handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 with contextlib.suppress(OSError, ValueError, TypeError):
@@ -86,7 +87,7 @@ class Known:
             found += [one.name for one in fields if getattr(now, one.name) != getattr(self._state, one.name)]
         if dict(os.environ) != self._environment:
             found.append("environment variables")
-        if os.getcwd() != self._folder:
+        if folders.current() != self._folder:
             found.append("the current folder")
         if not self._children.issuperset(processes.children(os.getpid())):
             found.append("child processes")

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from torchsleuth.case.surroundings import environment
+from torchsleuth.errors import in_words
 from torchsleuth.run.runners import folders, processes, wire
 from torchsleuth.run.runners.deadlines import START
+from torchsleuth.run.runners.files import Files
 from torchsleuth.run.runners.output import Output
 from torchsleuth.run.runners.starting import start
-from torchsleuth.run.runners.supervision import Files, Worker
+from torchsleuth.run.runners.supervision import Worker
 from torchsleuth.run.runners.template import VARIABLES
 
 _MOST_FAILURES: Final = 3
@@ -40,10 +42,15 @@ class Maker:
         elif not processes.LINUX:
             self._spawn("processes are forked on Linux only")
         else:
-            self._template = self._new_template()
+            self._warm_up()
 
-    def _new_template(self) -> _Template:
-        return _Template(os.path.join(self._begin.folder, f"template-{next(self._numbers)}"))
+    def _warm_up(self) -> None:
+        """Have a template."""
+        self.how = ""
+        try:
+            self._template = _Template(os.path.join(self._begin.folder, f"template-{next(self._numbers)}"))
+        except OSError as error:
+            self._spawn(f"the process that workers are forked off cannot be started: {in_words(error)}")
 
     def _spawn(self, why: str) -> None:
         if self._template is not None:
@@ -86,8 +93,7 @@ class Maker:
             self._template = None
             self._failures += 1
             if self._failures < _MOST_FAILURES:
-                self._template = self._new_template()
-                self.how = ""
+                self._warm_up()
             else:
                 self._spawn(f"the process that workers are forked off does not live: {said}")
 
@@ -100,21 +106,38 @@ class Maker:
 
     def make(self, given: Mapping[str, str]) -> Worker:
         """A worker, which will say when it is ready. One that is a new interpreter has the variables that are given,
-        and none of ours that a case would have."""
-        folder = os.path.join(self._begin.folder, f"worker-{next(self._numbers)}")
-        variables = folders.make(folder)
-        files = Files()
-        process: subprocess.Popen[bytes] | None = None
+        and none of ours that a case would have. An OSError says what there is too little of."""
+        with contextlib.ExitStack() as made:
+            folder = os.path.join(self._begin.folder, f"worker-{next(self._numbers)}")
+            made.callback(folders.remove, folder)
+            variables = folders.make(folder)
+            files = Files()
+            made.callback(files.close_ours)
+            try:
+                process = self._process(files, folder, variables, given)
+            finally:
+                files.close_worker_s()
+            made.pop_all()
+        return Worker(files, folder, process, None if process is None else given)
+
+    def _process(
+        self, files: Files, folder: str, variables: Mapping[str, str], given: Mapping[str, str]
+    ) -> subprocess.Popen[bytes] | None:
+        """None if it is forked."""
         if self._template is not None:
             usual = {name: os.environ.get(name) for name in VARIABLES}
             self._template.cast(wire.Cast(os.getpid(), folder, {**usual, **variables}), files.of_worker())
-        else:
-            fds = files.of_worker()
-            arguments = [os.getpid(), folder, fds]
-            environ = {**environment.for_child((), os.environ), **given}
-            process = start("torchsleuth.run.runners.worker", arguments, fds, variables=variables, environ=environ)
-        files.close_worker_s()
-        return Worker(files, folder, process, None if process is None else given)
+            return None
+        fds = files.of_worker()
+        return start(
+            "torchsleuth.run.runners.worker",
+            [os.getpid(), folder, fds],
+            fds,
+            variables=variables,
+            environ={**environment.for_child((), os.environ), **given},
+            stdout=files.stdout_end,
+            stderr=files.stderr_end,
+        )
 
     def end(self) -> None:
         if self._template is not None:
@@ -128,18 +151,26 @@ class _Template:
         self.folder = folder
         self.warmed: wire.Warmed | None = None
         self.started = time.monotonic()
-        ours, theirs = socket.socketpair()
-        said, saying = os.pipe()
-        with theirs:
-            self._process = start(
-                "torchsleuth.run.runners.template",
-                [os.getpid(), theirs.fileno()],
-                [theirs.fileno()],
-                variables={**VARIABLES, **folders.make(folder)},
-                stdout=saying,
-                stderr=saying,
-            )
-        os.close(saying)
+        with contextlib.ExitStack() as made:
+            made.callback(folders.remove, folder)
+            variables = {**VARIABLES, **folders.make(folder)}
+            ours, theirs = socket.socketpair()
+            made.enter_context(ours)
+            with theirs:
+                said, saying = os.pipe()
+                made.callback(os.close, said)
+                try:
+                    self._process = start(
+                        "torchsleuth.run.runners.template",
+                        [os.getpid(), theirs.fileno()],
+                        [theirs.fileno()],
+                        variables=variables,
+                        stdout=saying,
+                        stderr=saying,
+                    )
+                finally:
+                    os.close(saying)
+            made.pop_all()
         self._channel = wire.Channel(ours)
         self._said = Output(said)
 

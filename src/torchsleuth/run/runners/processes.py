@@ -15,23 +15,24 @@ from pathlib import Path
 from typing import Final
 
 LINUX: Final = sys.platform == "linux"
+_LIBC: Final = ctypes.CDLL(None) if LINUX else None
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
-def die_with(parent: int) -> None:
-    """From now on we are killed when our parent's thread that started us ends; at once, if that has happened."""
-    if LINUX:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """From now on we get that signal when our parent's thread that started us ends; we end, if that has happened."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        os._exit(1)
+        os._exit(128 + number)
 
 
 def adopt_orphans() -> None:
     """From now on the children of children that ended are ours."""
-    if LINUX:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children(pid: int) -> list[int]:

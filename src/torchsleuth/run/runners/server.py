@@ -16,12 +16,14 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from torchsleuth.outcome import Broken, Mismatched, Outcome, Passed, Raised, Unrunnable, to_data
+from torchsleuth.errors import in_words
+from torchsleuth.outcome import Broken, Outcome, to_data
 from torchsleuth.run import memory
 from torchsleuth.run.runners import folders, processes, wire
 from torchsleuth.run.runners.deadlines import START, Deadlines
@@ -77,7 +79,11 @@ class Server:
                 self._said = how
                 self._runner.send(how)
             for worker in list(self._workers):
-                self._look_at(worker)
+                given = self._given.get(worker)
+                try:
+                    self._look_at(worker)
+                except Exception as error:  # noqa: BLE001 - the others are not to suffer from it
+                    self._give_up(worker, given, error)
             self._see_to_strays()
             self._hand_out()
 
@@ -107,13 +113,12 @@ class Server:
             is_idle = not (self._waiting or self._given or self._strays or self._maker.is_at_work)
             selector.select(REST if is_idle else TICK)
         self._runner.flush()
-        for worker in self._workers:
-            worker.read()
-            worker.flush()
 
     # ---- workers ---------------------------------------------------------------------------------------------
 
     def _look_at(self, worker: Worker) -> None:
+        worker.read()
+        worker.flush()
         now = time.monotonic()
         if worker.busy is not None:
             ending = worker.look(now)
@@ -138,13 +143,13 @@ class Server:
             waiting.fresh, waiting.tries = True, waiting.tries + 1
             self._waiting.appendleft(waiting)
         else:
-            if isinstance(ending.outcome, (Passed, Raised, Mismatched, Unrunnable)):
-                self._deadlines.learn(ending.outcome.seconds)
+            self._deadlines.learn(ending.outcome)
             self._answer(ending.ask.id, ending.outcome)
 
     def _lost(self, worker: Worker, why: str) -> None:
         """A worker died while it had nothing to do, or never came to be."""
         never_was = worker.pid is None
+        worker.stderr.read()
         said = worker.stderr.text()
         self._retire(worker)
         if never_was:
@@ -154,6 +159,16 @@ class Server:
                 self._answer(waiting.ask.id, Broken(reason=why, stderr=said))
             if self._waiting:
                 self._waiting[0].tries += 1
+
+    def _give_up(self, worker: Worker, given: _Waiting | None, error: Exception) -> None:
+        """We cannot deal with a worker."""
+        self._given.pop(worker, None)
+        if worker in self._workers:
+            with contextlib.suppress(Exception):
+                self._retire(worker)
+        if given is not None and given not in self._waiting:
+            said = "".join(traceback.format_exception(error))
+            self._answer(given.ask.id, Broken(reason=f"no sense in a worker: {in_words(error)}", traceback=said))
 
     def _retire(self, worker: Worker, *, headers: bool = False) -> None:
         self._workers.remove(worker)
@@ -207,8 +222,12 @@ class Server:
                 if useless is None:
                     continue
                 self._retire(useless, headers=True)
-            self._workers.append(self._maker.make(waiting.ask.variables))
-            starting += 1
+            try:
+                self._workers.append(self._maker.make(waiting.ask.variables))
+                starting += 1
+            except OSError as error:
+                held.pop()
+                self._answer(waiting.ask.id, Broken(reason=f"a worker cannot be started: {in_words(error)}"))
         self._waiting = held
 
     # ---- orphans ---------------------------------------------------------------------------------------------

@@ -25,8 +25,10 @@ _STATE: Final = 0
 _BUSY, _ANSWERED = 1, 2
 _STAGES: Final = tuple(Stage)
 _CUT: Final = ("code", "traceback", "stdout", "stderr", "stack", "explanation", "message", "reason")
-"""What may be cut out of an answer that is too long, in this order."""
-_KEPT: Final = 100_000
+"""What is cut first in an answer that is too long, in this order."""
+_KEPT: Final = (100_000, 1_000)
+"""Characters that are left of it. The second time there is room, however they are written."""
+_ITEMS: Final = 10
 
 
 class Spoilt(Exception):
@@ -39,6 +41,7 @@ class Slate:
     def __init__(self, fd: int | None = None) -> None:
         self.fd = _new_file("sleuth-slate", SIZE) if fd is None else fd
         self._memory = mmap.mmap(self.fd, SIZE)
+        self._owner = os.getpid()
 
     def close(self) -> None:
         self._memory.close()
@@ -83,7 +86,9 @@ class Slate:
     # ---- the worker's side -----------------------------------------------------------------------------------
 
     def enter(self, stage: Stage, done: int = 0, of: int = 0) -> None:
-        """Say which stage begins. Called as a `Progress`."""
+        """Say which stage begins. Called as a `Progress`; a fork of the worker has nothing to say."""
+        if os.getpid() != self._owner:
+            return
         _HEAD.pack_into(self._memory, 0, _BUSY, _STAGES.index(stage), max(done, 0), max(of, 0), 0, 0)
 
     def write(self, answer: dict[str, Any]) -> None:
@@ -97,18 +102,23 @@ class Slate:
 
 def _fitted(answer: dict[str, Any], room: int) -> bytes:
     text = _encoded(answer)
-    for field in _CUT:
-        if len(text) <= room:
-            break
-        outcome = dict(answer["outcome"])
-        long = outcome.get(field)
-        if isinstance(long, str) and len(long) > _KEPT:
-            outcome[field] = f"{long[: _KEPT // 2]}\n... {len(long) - _KEPT:,} characters ...\n{long[-_KEPT // 2 :]}"
-            answer = {**answer, "outcome": outcome}
-            text = _encoded(answer)
-    if len(text) > room:
-        raise ValueError(f"an answer of {len(text):,} bytes")
+    outcome = dict(answer["outcome"])
+    for kept in _KEPT:
+        for field in sorted(outcome, key=lambda name: _CUT.index(name) if name in _CUT else len(_CUT)):
+            if len(text) <= room:
+                return text
+            outcome[field] = _cut(outcome[field], kept)
+            text = _encoded({**answer, "outcome": outcome})
     return text
+
+
+def _cut(value: Any, kept: int) -> Any:
+    if isinstance(value, list):
+        left = [f"... {len(value) - _ITEMS:,} more ..."] if len(value) > _ITEMS else []
+        return [_cut(one, kept // _ITEMS) for one in value[:_ITEMS]] + left
+    if isinstance(value, str) and len(value) > kept:
+        return f"{value[: kept // 2]}\n... {len(value) - kept:,} characters ...\n{value[-kept // 2 :]}"
+    return value
 
 
 def _encoded(answer: dict[str, Any]) -> bytes:
@@ -116,7 +126,8 @@ def _encoded(answer: dict[str, Any]) -> bytes:
 
 
 def dump_file() -> int:
-    """Where faulthandler writes to. It begins at the beginning again when it was emptied."""
+    """Where last words are written to, also if no folder has room for them. It begins at the beginning again when it
+    was emptied."""
     import fcntl
 
     fd = _new_file("sleuth-dump", 0)

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from torchsleuth.run.runners import folders
+
 _CODE: Final = (
     "import json, sys; path, main, arguments = json.loads(sys.argv[1]); sys.path[:] = path; "
     "import importlib; importlib.import_module(main).main([json.dumps(arguments)])"
@@ -28,12 +30,14 @@ def start(
 
     It keeps these files and has no input; it has these variables besides ours, or besides those of `environ`.
     """
-    path = [os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path]
+    here = folders.current()
+    path = [os.path.abspath(entry) for entry in sys.path if here is not None or os.path.isabs(entry)]
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
         [sys.executable, *flags, "-c", _CODE, json.dumps([path, module, arguments])],
         pass_fds=tuple(fds),
         env={**(os.environ if environ is None else environ), **variables},
+        cwd=None if here is not None else "/",
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         **options,

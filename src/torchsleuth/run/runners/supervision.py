@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import struct
 import subprocess
 import time
@@ -37,8 +36,9 @@ from torchsleuth.outcome import (
 from torchsleuth.run import memory
 from torchsleuth.run.observing.stages import locate_stack
 from torchsleuth.run.runners import folders, processes
+from torchsleuth.run.runners.files import Files
 from torchsleuth.run.runners.output import Output
-from torchsleuth.run.runners.slate import Slate, Spoilt, dump_file
+from torchsleuth.run.runners.slate import Spoilt
 from torchsleuth.run.runners.wire import Ask
 
 ASK_FOR_STACK: Final = signal.SIGUSR2
@@ -47,7 +47,7 @@ PATIENCE: Final = 0.5
 """Seconds for that."""
 MOST_STACK: Final = 200_000
 _PID: Final = struct.Struct("<Q")
-_PIPE: Final = 1 << 20
+_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -78,38 +78,6 @@ class _Busy:
     """It is out of time, and has until then to write its stack."""
     dumped: int = 0
     told: tuple[Stage, int, int] | None = None
-
-
-class Files:
-    """Both ends of everything between the server and a worker."""
-
-    def __init__(self) -> None:
-        self.ours, self.theirs = socket.socketpair()
-        self.slate = Slate()
-        self.dump = dump_file()
-        self.wake, self.waking = os.pipe()
-        self.stdout, self.stdout_end = os.pipe()
-        self.stderr, self.stderr_end = os.pipe()
-        for end in (self.stdout_end, self.stderr_end):
-            _widen(end)
-        self.ours.setblocking(False)
-        os.set_blocking(self.wake, False)
-
-    def of_worker(self) -> list[int]:
-        """What the worker gets, in the order in which it expects it."""
-        return [self.theirs.fileno(), self.slate.fd, self.dump, self.waking, self.stdout_end, self.stderr_end]
-
-    def close_worker_s(self) -> None:
-        self.theirs.close()
-        for fd in (self.waking, self.stdout_end, self.stderr_end):
-            os.close(fd)
-
-
-def _widen(pipe: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        import fcntl
-
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[attr-defined,unused-ignore]
 
 
 class Worker:
@@ -188,7 +156,7 @@ class Worker:
     def flush(self) -> None:
         while self._outgoing:
             try:
-                del self._outgoing[: self._files.ours.send(memoryview(self._outgoing)[:_PIPE].tobytes())]
+                del self._outgoing[: self._files.ours.send(memoryview(self._outgoing)[:_AT_ONCE].tobytes())]
             except BlockingIOError:
                 return
             except OSError:  # it has died, which `look` will find
@@ -226,6 +194,8 @@ class Worker:
         try:
             answer = self._files.slate.answer()
             if answer is not None:
+                if not isinstance(answer["outcome"], dict):
+                    raise Spoilt("no outcome")
                 outcome = from_data(answer["outcome"])
                 if isinstance(outcome, OutOfMemory) and not outcome.limit_bytes:
                     outcome = dataclasses.replace(outcome, limit_bytes=busy.memory or 0)
@@ -335,12 +305,7 @@ class Worker:
                     time.sleep(0.001)
             with contextlib.suppress(OSError):  # those of its session that it has left behind
                 os.killpg(pid, signal.SIGKILL)
-        for output in (self.stdout, self.stderr):
-            output.close()
-        self._files.ours.close()
-        self._files.slate.close()
-        for fd in (self._files.dump, self._files.wake):
-            os.close(fd)
+        self._files.close_ours()
         folders.remove(self.folder)
 
 

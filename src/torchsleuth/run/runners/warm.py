@@ -21,8 +21,8 @@ class Warm(Served):
             futures = [runner.submit(query) for query in queries]
 
     `workers`: as many as there are cores, if nothing is said. `deadline`: seconds for each query; if nothing is said,
-    ten times what the first one took, but at least 10 s and at most 10 min, which is what the first one has. `memory`:
-    bytes for each query beyond what torch itself takes; if nothing is said, a fair share of what was available when
+    ten times what the first one that ran took, but at least 10 s and at most 10 min, which is what all have until
+    then. `memory`: bytes for each query beyond what torch itself takes; if nothing is said, a fair share of what was available when
     the first query was asked: nine tenths of it, divided by the number of workers. `queries`: after so many a worker is
     replaced, as it is after a crash, a missed deadline, too much memory, or if it is not as it was before.
 

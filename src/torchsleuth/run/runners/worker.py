@@ -54,6 +54,8 @@ def live(server: int, folder: str, fds: Sequence[int], *, warm: Callable[[], Non
     faulthandler.register(ASK_FOR_STACK, dump, all_threads=True, chain=False)
     _limit("RLIMIT_CORE", 0)
     slate = Slate(slate_fd)
+    if folders.current() is None:
+        os.chdir(folder)
     try:
         warm()
         answering = Answering(folder, fds[:4])
@@ -76,33 +78,50 @@ class Answering:
 
     def __init__(self, folder: str, fds: Sequence[int]) -> None:
         from torchsleuth.run import performing, query
+        from torchsleuth.run.observing import raising
         from torchsleuth.run.runners.known import Known
 
         self._perform = performing.perform
+        self._raised = raising.raised
         self._decode = query.from_bytes
         self._folder = folder
         self._fds = {fd: _identity(fd) for fd in fds}
         self._known = Known()
+        self._pid = os.getpid()
         gc.collect()
         gc.freeze()  # what is there now stays
 
     def answer(self, query: bytes, limit: int, slate: Slate) -> dict[str, Any]:
         began = time.monotonic()
-        outcome: Outcome
-        differences = ["the answer"]
+        outcome: Outcome | None = None
+        is_clean = False
         slate.enter(Stage.PREPARE)  # from now on, whatever happens is the query's doing
         try:
             with self._known.kept(), _limited(limit):
-                outcome = self._perform(self._decode(query), slate.enter)
+                outcome = self._performed(query, slate)
             _flush()
             folders.empty(self._folder)
-            differences = self._known.differences()
-            if any(_identity(fd) != identity for fd, identity in self._fds.items()):
-                differences.append("the files by which it is asked")
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
-            outcome = Broken(reason=f"{type(error).__name__} in the worker", traceback=traceback.format_exc())
+            is_clean = not self._known.differences() and all(_identity(fd) == one for fd, one in self._fds.items())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+            if outcome is None:
+                outcome = Broken(reason=f"{type(error).__name__} in the worker", traceback=traceback.format_exc())
+        if not outcome.seconds:
             outcome = dataclasses.replace(outcome, seconds=time.monotonic() - began)
-        return {"outcome": to_data(outcome), "clean": not differences}
+        return {"outcome": to_data(outcome), "clean": is_clean}
+
+    def _performed(self, query: bytes, slate: Slate) -> Outcome:
+        """What the query did, also if it raised what nobody should catch."""
+        asked = self._decode(query)
+        try:
+            return self._perform(asked, slate.enter)
+        except BaseException as error:
+            stage, _, _ = slate.progress()
+            if isinstance(error, Exception) or stage is Stage.PREPARE:  # a fault of ours
+                raise
+            return self._raised(error, stage)
+        finally:
+            if os.getpid() != self._pid:  # a fork that the query made, which came back
+                os._exit(0)
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
