@@ -556,6 +556,7 @@ def test_a_crash_is_told_by_its_signal_or_its_exit_code() -> None:
     """Covers: U19"""
     for signature, words, data in (
         (schema.Signature("crashed", signal=11), "dies of SIGSEGV", '"signal": 11'),
+        (schema.Signature("crashed", signal=99), "dies of signal 99", '"signal": 99'),
         (schema.Signature("crashed", message="the process died"), "dies of a signal", '"signal": None'),
         (
             schema.Signature("crashed", message="left with exit code 3"),

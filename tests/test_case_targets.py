@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -157,3 +158,13 @@ def test_torchs_own_operators_are_told_from_other_peoples() -> None:
     assert not targets.is_custom("torch.ops.aten.add.Tensor")
     assert not targets.is_custom("operator.add")
     assert targets.is_custom("torch.ops.mylib.foo.default")
+
+
+def test_random_operators_of_inductors_are_there_in_a_process_that_has_not_imported_it() -> None:
+    code = (
+        "import sys; from torchsleuth.case.graphs import targets; "
+        "assert 'torch._inductor.compile_fx' not in sys.modules; "
+        "print(targets.resolve('torch.ops.prims.inductor_seeds.default'))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stdout) == (0, "prims.inductor_seeds.default\n"), ran.stderr

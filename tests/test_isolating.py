@@ -107,8 +107,6 @@ def test_calls_without_tensors_and_with_sizes_get_what_eager_computed() -> None:
 
 
 def test_a_compiler_that_fails_or_a_graph_that_is_too_large_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Covers: U19"""
-
     def broken(_gm: fx.GraphModule, _inputs: list[Any]) -> Callable[..., Any]:
         raise RuntimeError("no")
 

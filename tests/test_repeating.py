@@ -82,7 +82,7 @@ def test_whoever_looks_for_no_failure_takes_any_and_a_user_may_say_what_counts()
 def test_an_oracle_asks_until_the_answer_is_known(
     answers: Sequence[Outcome], needs: tuple[int, int], verdict: Verdict, runs: int
 ) -> None:
-    """Covers: U20"""
+    """Covers: U6"""
     runner = Scripted(answers)
     oracle = Oracle(runner, SIGNATURE, needs=needs)
     assert oracle(QUERY) is verdict
@@ -116,7 +116,7 @@ def test_runs_that_could_not_be_made_do_not_count() -> None:
 
 
 def test_so_many_runs_miss_a_failure_once_in_a_hundred_times() -> None:
-    """Covers: U20"""
+    """Covers: U6"""
     rate = rate_of(3, 17)
     needed, low = rate.runs_needed(), rate.interval()[0]
     assert needed is not None

@@ -1,4 +1,4 @@
-"""Replaying a case: what is asked of a runner, and what becomes of its answers. Covers: S24, S25, U19."""
+"""Replaying a case: what is asked of a runner, and what becomes of its answers. Covers: S26, U6, U19."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from case_samples import small_case
 from replay_samples import PASSED, SAME, kept, opened, with_failure, with_origin
 from torchsleuth import config
 from torchsleuth.case import schema
+from torchsleuth.case.format import reading
 from torchsleuth.case.schema import Earlier
 from torchsleuth.config import After
 from torchsleuth.errors import NotFound
@@ -37,7 +38,6 @@ HANGS = TimedOut(Stage.RUN, 10.0, deadline=10.0)
 
 
 def test_a_case_is_asked_about_as_it_was_asked_for(tmp_path: Path) -> None:
-    """Covers: S24"""
     found = kept(opened(tmp_path))
     runner = Scripted([SAME])
     assert replay(found, runner, compiler="aot_eager", accuracy=True, trust=True, deadline=7.0, memory=2**30) is SAME
@@ -55,6 +55,17 @@ def test_a_case_is_found_by_its_name_or_path(tmp_path: Path) -> None:
         assert replay(found.id[:6], Scripted([PASSED])) is PASSED
         with pytest.raises(NotFound):
             replay("nothing-like-it", Scripted([]))
+
+
+def test_a_case_of_a_newer_version_is_warned_of_and_still_replayed(tmp_path: Path) -> None:
+    """Covers: S26"""
+    found = kept(opened(tmp_path), failure=None)
+    file = tmp_path / "store" / "cases" / str(found.id) / "case.json"
+    body = msgspec.json.decode(reading.unseal(file.read_bytes()).body)
+    file.write_bytes(reading.seal(msgspec.json.encode({**body, "mood": "of tomorrow"}), version=99))
+    with pytest.warns(reading.NewerCaseWarning, match=r"version 99.*mood"):
+        outcome = replay(file.parent, InProcess(), compiler="eager")
+    assert isinstance(outcome, Passed), outcome
 
 
 def test_after_a_wrong_result_the_operator_is_asked_for_and_the_answer_is_safe(tmp_path: Path) -> None:
@@ -84,7 +95,7 @@ def test_a_hang_has_the_time_that_the_case_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dies", [SEGFAULT, HANGS, OutOfMemory(Stage.RUN, limit_bytes=10)])
 def test_what_eager_does_not_survive_either_cannot_be_run(dies: Outcome) -> None:
-    """Covers: S25"""
+    """Covers: U19"""
     runner = Scripted([dies, dies])
     outcome = ask(runner, Query(small_case(), deadline=10.0, memory=10))
     assert isinstance(outcome, Unrunnable)
@@ -127,7 +138,6 @@ def test_the_graphs_of_before_go_first_if_that_is_asked_for(tmp_path: Path) -> N
 
 
 def test_the_front_door_replays_in_a_fresh_interpreter(tmp_path: Path) -> None:
-    """Covers: S24, S29"""
     case = small_case(failure=None, compiler=schema.Compiler(After.AOT, "aot_eager"))
     found = kept(opened(tmp_path), failure=None, compiler=case.compiler)
     outcome = torchsleuth.replay(found, deadline=120.0)

@@ -503,3 +503,12 @@ def test_an_operator_has_one_name() -> None:
     names = ["aten.relu.default", "torch.ops.aten.relu_.default", "aten.relu", "relu", "torch.relu", "relu_"]
     assert {operator_name(name) for name in names} == {"relu"}
     assert operator_name("__and__") == "__and__"
+
+
+def test_a_wrong_result_whose_operator_was_looked_for_is_exactly_the_one_that_was_recorded() -> None:
+    recorded = Signature("mismatched", Stage.COMPARE, message="the output differs", symptom=Symptom.VALUE)
+    seen = msgspec.structs.replace(recorded, op="aten.relu.default")
+    assert EXACT(recorded, seen)
+    assert EXACT(seen, recorded)
+    assert not EXACT(seen, msgspec.structs.replace(recorded, op="aten.log1p.default"))
+    assert not EXACT(recorded, msgspec.structs.replace(seen, symptom=Symptom.NAN))

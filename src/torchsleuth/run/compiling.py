@@ -79,19 +79,20 @@ class Compiler:
             )
         if self.backend == "eager":
             return lambda: Compiled(gm, False)
-        if case.compiler.after is After.AOT and self.backend == "inductor":
+        of_aot = case.compiler.after is After.AOT  # the compiler takes fakes, and what it makes may take one list
+        if of_aot and self.backend == "inductor":
             given = {one.name: decode_plain(one.value) for one in case.compiler.arguments if one.name in ARGUMENTS}
             compile = partial(torch_compat.inductor_compiler(), gm, fakes, **given)
-        elif case.compiler.after is After.AOT and self.name is None and self.backend not in KNOWN:
+        elif of_aot and self.name is None and self.backend not in KNOWN:
             compile = partial(own_code.find(self.backend), gm, fakes)
         else:
+            of_aot = False
             compile = partial(self._backend(), gm, _known(mode, inputs, fakes))
 
         def run(_kept: Sequence[Any] = fakes) -> Compiled:  # the mode knows them for as long as they live
             with _really_compiled(), torch_compat.tracing(mode, case.origin.aot_name, case.compiler.donated):
                 function = compile()
-            takes_list = case.compiler.after is After.AOT and self.name in (None, "inductor")
-            return Compiled(function, takes_list and bool(getattr(function, "_boxed_call", False)))
+            return Compiled(function, of_aot and bool(getattr(function, "_boxed_call", False)))
 
         return run
 

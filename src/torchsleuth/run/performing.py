@@ -103,8 +103,6 @@ class Prepared:
 def prepare(query: Query, progress: Progress = no_progress) -> Prepared:
     """The graph, checked, and its inputs. A `SleuthError` says what is wrong with the case, or missing here."""
     case = query.case
-    if case.compiler.backend == "inductor":
-        torch_compat.inductor_compiler()  # registers operators of its own
     functions = own_code.define(case.code) if query.trust else {}
     blobs = blobs_at(query.tensors) if query.tensors else MemoryBlobs()
     reader = GraphReader(case, blobs, own=functions)

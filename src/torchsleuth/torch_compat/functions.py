@@ -15,12 +15,14 @@ from torchsleuth.torch_compat.operators import is_higher_order_op, is_op_overloa
 
 
 def find_operator(namespace: str, name: str, overload: str | None) -> Any:
-    """A registered operator, or None. Looks only at what is registered: nothing is loaded for the asking."""
+    """A registered operator, or None. Nothing is loaded for the asking but modules of torch that register some."""
     import torch
 
     if namespace == "higher_order":
         _load_higher_order_ops()
         return resolve("higher_order_ops").get(name) if overload is None else None
+    if namespace == "prims" and name.startswith("inductor_"):
+        resolve("inductor_prims")
     if not resolve("operator_schemas")(f"{namespace}::{name}"):
         return None  # asking `torch.ops` itself would leave an empty namespace behind
     space = getattr(torch.ops, namespace, None)

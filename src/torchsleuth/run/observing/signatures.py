@@ -4,8 +4,8 @@
     failure_of(outcome)         with all that was observed, for a case
     said(outcome)               its words, for a pattern to look at
 
-Replaying makes its signatures here, and so does capturing, so that they can be compared. Three are made elsewhere, since
-there is no outcome yet: of an exception that a user hands over, of an interrupt, and of a process that may die.
+Replaying makes its signatures here, and so does capturing, so that they can be compared. Three are made elsewhere, as
+there is no outcome to make them of: of an exception that a user hands over, of an interrupt, of a process that may die.
 """
 
 from __future__ import annotations
