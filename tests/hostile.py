@@ -203,6 +203,12 @@ def _daemon() -> None:
     os.wait()
 
 
+def _come_back_twice() -> None:
+    """The child goes on with the worker's work, and is done first."""
+    if os.fork():
+        time.sleep(1)
+
+
 def _print() -> None:
     line = b"x" * 99_999 + b"\n"
     for _ in range(1000):
@@ -214,6 +220,8 @@ take_memory = _then(_take_memory)
 take_all_memory = _then(lambda: torch.ones(1 << 38))
 fork_bomb = _then(_fork_bomb)
 daemon = _then(_daemon)
+come_back_twice = _then(_come_back_twice)
+remove_folder = _then(lambda: os.rmdir(os.getcwd()))
 print_much = _then(_print)
 
 # ---- exceptions --------------------------------------------------------------------------------------------
@@ -222,6 +230,10 @@ print_much = _then(_print)
 class Unpicklable(Exception):
     def __init__(self) -> None:
         super().__init__(threading.Lock(), lambda: None)
+
+
+class Outlandish(BaseException):
+    """Not meant to be caught."""
 
 
 class Unprintable(Exception):
@@ -237,6 +249,8 @@ def _raise(kind: type[BaseException]) -> None:
 
 raise_unpicklable = _then(lambda: _raise(Unpicklable))
 raise_unprintable = _then(lambda: _raise(Unprintable))
+raise_outlandish = _then(lambda: _raise(Outlandish))
+raise_interrupt = _then(lambda: _raise(KeyboardInterrupt))
 raise_exit = _then(lambda: sys.exit(0))
 
 # ---- a mess ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Runners: one protocol, four ways. What is asked, told, cancelled, closed and cleaned up.
 
-Covers: S24, S25, U19
+Covers: U19
 """
 
 from __future__ import annotations
@@ -23,7 +23,18 @@ import torch
 from hostile import folder_of, processes_of, query, soon
 from torchsleuth.case import schema
 from torchsleuth.errors import SleuthError
-from torchsleuth.outcome import Broken, Crashed, Mismatched, Passed, Raised, Stage, TimedOut, Unrunnable, to_data
+from torchsleuth.outcome import (
+    Broken,
+    Crashed,
+    Mismatched,
+    Passed,
+    Raised,
+    Stage,
+    TimedOut,
+    Unrunnable,
+    from_data,
+    to_data,
+)
 from torchsleuth.run import memory
 from torchsleuth.run.query import Query
 from torchsleuth.run.runners import folders, processes, wire
@@ -38,9 +49,15 @@ from torchsleuth.run.runners.warm import Warm
 
 
 @pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Started in a folder that nobody else is in."""
+    here = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("current"))
     with Warm(workers=1, deadline=60) as runner:
-        assert runner.how == "fork", runner.why
+        try:
+            assert runner.how == "fork", runner.why
+        finally:
+            os.chdir(here)
         yield runner
 
 
@@ -84,6 +101,32 @@ def test_an_answer_that_is_too_long_is_cut() -> None:
     assert answer["outcome"]["message"] == "the end"
     assert len(answer["outcome"]["code"]) < SIZE / 2
     assert "characters" in answer["outcome"]["traceback"]
+    slate.close()
+
+
+def test_an_answer_fits_whatever_is_long_in_it() -> None:
+    slate = Slate()
+    long = "\U0001f600" * 200_000
+    notes = tuple(f"{number} {long[:1000]}" for number in range(200))
+    texts = dict.fromkeys(("stdout", "stderr", "code", "message", "cause", "traceback", "op", "node"), long)
+    slate.write({"outcome": to_data(Raised(Stage.RUN, notes=notes, frames=notes, **texts)), "clean": True})
+    answer = slate.answer()
+    assert answer is not None
+    outcome = from_data(answer["outcome"])
+    assert (outcome.stage, outcome.notes[0][:3]) == (Stage.RUN, "0 \U0001f600")
+    assert "more" in outcome.notes[-1]
+    slate.close()
+
+
+def test_a_fork_of_a_worker_does_not_write_on_its_slate() -> None:
+    slate = Slate()
+    slate.enter(Stage.RUN)
+    child = os.fork()
+    if child == 0:
+        slate.enter(Stage.PREPARE)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert slate.progress()[0] is Stage.RUN
     slate.close()
 
 
@@ -138,15 +181,18 @@ def test_deadlines() -> None:
     automatic = Deadlines()
     assert automatic.of(None) == LONGEST
     assert automatic.of(3.0) == 3.0
-    automatic.learn(2.0)
-    automatic.learn(50.0)
+    for no_run in (Unrunnable(Stage.RUN), Raised(Stage.LOWERING), Crashed(Stage.RUN), Broken()):
+        automatic.learn(no_run)
+        assert automatic.of(None) == LONGEST
+    automatic.learn(Raised(Stage.RUN, 2.0))
+    automatic.learn(Passed(Stage.RUN, 50.0))
     assert automatic.of(None) == 20.0
     quick, slow = Deadlines(), Deadlines()
-    quick.learn(0.01)
-    slow.learn(500.0)
+    quick.learn(Passed(Stage.RUN, 0.01))
+    slow.learn(Mismatched(Stage.COMPARE, 500.0))
     assert (quick.of(None), slow.of(None)) == (SHORTEST, LONGEST)
     explicit = Deadlines(7.0)
-    explicit.learn(100.0)
+    explicit.learn(Passed(Stage.COMPARE, 100.0))
     assert (explicit.of(None), explicit.of(1.0)) == (7.0, 1.0)
 
 
@@ -335,6 +381,36 @@ def test_what_was_left_running_is_ended_and_its_worker_replaced(warm: Warm) -> N
 
 
 @pytest.mark.inductor
+def test_a_fork_that_comes_back_answers_nothing(warm: Warm) -> None:
+    outcome = warm.run(query("come_back_twice", accuracy=False))
+    assert isinstance(outcome, Passed), outcome
+    assert outcome.seconds >= 1  # which the worker slept, and its fork did not
+    assert isinstance(warm.run(query("raise_unpicklable", accuracy=False)), Raised)
+    assert isinstance(warm.run(query("right", accuracy=False)), Passed)
+
+
+@pytest.mark.inductor
+def test_exceptions_that_are_not_meant_to_be_caught(warm: Warm) -> None:
+    pid = worker_of(warm)
+    for name, kind in (("raise_outlandish", "hostile.Outlandish"), ("raise_interrupt", "builtins.KeyboardInterrupt")):
+        outcome = warm.run(query(name, accuracy=False))
+        assert isinstance(outcome, Raised), outcome
+        assert (outcome.type_chain[0], outcome.stage) == (kind, Stage.RUN)
+    assert worker_of(warm) == pid
+
+
+@pytest.mark.inductor
+def test_the_current_folder_is_removed(warm: Warm) -> None:
+    """The query has its answer, and the next worker has a folder to be in."""
+    pid = worker_of(warm)
+    outcome = warm.run(query("remove_folder", accuracy=False))
+    assert isinstance(outcome, Passed), outcome
+    outcome = warm.run(query("tidy", accuracy=False))
+    assert isinstance(outcome, Passed), outcome
+    assert worker_of(warm) != pid
+
+
+@pytest.mark.inductor
 def test_a_worker_that_is_killed_while_it_waits_is_replaced(warm: Warm) -> None:
     pid = worker_of(warm)
     os.kill(pid, signal.SIGKILL)
@@ -375,11 +451,18 @@ def test_what_was_said_before_a_crash(warm: Warm) -> None:
     assert outcome.stdout == "the last words\n"
 
 
-def test_a_server_that_does_not_live_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+def test_a_server_that_does_not_live_is_our_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mortal = tmp_path / "python"
+    mortal.write_text("#!/bin/sh\necho its last words >&2\nexit 1\n")
+    mortal.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(mortal))
     with Warm() as runner:
         outcome = runner.submit(query("right")).result(timeout=60)
         assert isinstance(outcome, Broken)
+        assert "its last words" in outcome.reason
+        assert capfd.readouterr().err == ""
         folder = folder_of(runner) if runner._link is not None else "/nowhere"
     assert not os.path.exists(folder)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")

@@ -1,6 +1,6 @@
 """Whatever a query does, it gets its right outcome, and nobody else notices.
 
-Covers: S24, U19, U20, U26
+Covers: U19
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
 """The runner's side of a server: starts it, sends it queries, and hands its answers to those who wait.
 
-A thread reads what the server says. If the server dies, it is started anew, and what it still owed is asked once more.
+A thread reads what the server says. If the server dies, it is started anew, and what it still owed is asked once more,
+one query at a time: whoever is alone with a server that dies, too, has killed both.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
 import os
 import queue
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import warnings
 import weakref
@@ -23,20 +17,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from torchsleuth.case.surroundings import environment
 from torchsleuth.errors import SleuthError, in_words
 from torchsleuth.outcome import Broken, Outcome, Stage, from_data
 from torchsleuth.run.query import Closing, Progress, Query, to_bytes
-from torchsleuth.run.runners import folders, processes, server, wire
-from torchsleuth.run.runners.starting import start
+from torchsleuth.run.runners import wire
+from torchsleuth.run.runners.link import Link
 
-log = logging.getLogger("torchsleuth.run")
-
-_GRACE: Final = 5.0
-"""Seconds that a server has to end."""
 _CLOSED: Final = "the runner was closed before there was an answer"
+_STARTS: Final = ("auto", "fork", "spawn")
+_STILLBORN: Final = 2
+"""How many servers in a row may die before they can do anything."""
 
 
 @dataclass
@@ -46,8 +37,8 @@ class _Owed:
     ask: wire.Ask
     future: Future[Outcome]
     told: Callable[[Stage, int, int], None] | None
-    again: bool = False
-    """It was asked a second time, because the server died."""
+    is_sent: bool = False
+    """The server that there is now has it."""
 
 
 def cores() -> int:
@@ -61,13 +52,21 @@ class Served(Closing):
     def __init__(
         self, *, how: str, queries: int, workers: int | None, deadline: float | None, memory: int | None
     ) -> None:
+        _check(workers is None or workers >= 1, "workers", workers, "a runner has one at least")
+        _check(queries >= 1, "queries", queries, "a worker answers one at least")
+        _check(deadline is None or deadline > 0, "deadline", deadline, "a query needs time")
+        _check(memory is None or memory > 0, "memory", memory, "a query needs memory")
+        _check(how in _STARTS, "start", how, f"it is one of {', '.join(_STARTS)}")
         self._options = (how, workers or cores(), queries)
         self._limits = (deadline, memory)
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._owed: dict[int, _Owed] = {}
-        self._link: _Link | None = None
+        self._suspects: dict[int, _Owed] = {}
+        """Of those, what a server owed when it died. The first is alone with the next server."""
+        self._stillborn = 0
+        self._link: Link | None = None
         self._started: Future[wire.Started] = Future()
         self._closed = False
 
@@ -100,6 +99,7 @@ class Served(Closing):
             link, self._link = self._link, None
             owed = list(self._owed.values())
             self._owed.clear()
+            self._suspects.clear()
         if link is not None:
             link.end()
         for one in owed:
@@ -124,10 +124,7 @@ class Served(Closing):
             )
         future: Future[Outcome] = Future()
         with self._lock:
-            if self._closed:
-                raise SleuthError(
-                    "this runner is closed", cause="close() was called, or its `with` is over", remedy="make a new one"
-                )
+            self._check_open()
             ask = wire.Ask(
                 next(self._numbers),
                 to_bytes(query),
@@ -138,20 +135,44 @@ class Served(Closing):
                 _variables(query),
             )
             link = self._connected()
-            self._owed[ask.id] = _Owed(ask, future, told)
+            self._owed[ask.id] = owed = _Owed(ask, future, told, is_sent=not self._suspects)
             future.add_done_callback(lambda done: self._cancel(ask.id) if done.cancelled() else None)
-        link.send(ask)
+        if owed.is_sent:
+            link.send(ask)
         return future
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SleuthError(
+                "this runner is closed", cause="close() was called, or its `with` is over", remedy="make a new one"
+            )
 
     def _cancel(self, id: int) -> None:
         with self._lock:
-            if self._owed.pop(id, None) is not None and self._link is not None:
+            if self._owed.get(id) is not None and self._link is not None:
                 self._link.send(wire.Cancel(id))
+            self._forget(id)
 
-    def _connected(self) -> _Link:
+    def _forget(self, id: int) -> _Owed | None:
+        """A query is no longer owed. If it was alone, it is somebody else's turn."""
+        with self._lock:
+            owed = self._owed.pop(id, None)
+            if self._suspects.pop(id, None) is not None:
+                self._send_due()
+            return owed
+
+    def _send_due(self) -> None:
+        """Send what the server may have now and has not: the first suspect, or everything if there is none."""
+        if self._link is not None:
+            for one in list(self._suspects.values())[:1] or list(self._owed.values()):
+                if not one.is_sent:
+                    one.is_sent = True
+                    self._link.send(one.ask)
+
+    def _connected(self) -> Link:
         if self._link is None:
             how, workers, queries = self._options
-            self._link = _Link(self, how, workers, queries, *self._limits)
+            self._link = Link(self, how, workers, queries, *self._limits)
             weakref.finalize(self, self._link.end)  # also at the end of the program
         return self._link
 
@@ -159,8 +180,7 @@ class Served(Closing):
 
     def _hear(self, message: wire.Message) -> None:
         if isinstance(message, wire.Answered):
-            with self._lock:
-                owed = self._owed.pop(message.id, None)
+            owed = self._forget(message.id)
             if owed is not None:
                 try:
                     outcome = from_data(message.outcome)
@@ -179,117 +199,38 @@ class Served(Closing):
     def _said_how(self, started: wire.Started) -> None:
         """For those who have something to say about it."""
 
-    def _lost(self, link: _Link) -> None:
-        """The server has died. Ask again what it owed; what it owed twice is not asked again."""
+    def _lost(self, link: Link) -> None:
+        """The server has died. Whoever was alone with it is to blame; the others are asked again."""
         link.end()
-        new: _Link | None = None
+        lost: list[_Owed] = []
         with self._lock:
             if self._closed or self._link is not link:
                 return
             self._link = None
-            once = [one for one in self._owed.values() if not one.again]
+            why = f"the server of the workers died, and so did the one after it ({link.last_words})"
+            self._stillborn = 0 if link.has_spoken else self._stillborn + 1
+            if not link.has_spoken:  # nobody was asked anything
+                lost = list(self._owed.values()) if self._stillborn >= _STILLBORN else []
+            elif self._suspects:
+                lost = list(self._suspects.values())[:1]
+            else:
+                self._suspects = {id: one for id, one in self._owed.items() if one.is_sent}
             try:
-                new = self._connected() if once else None
-            except SleuthError:
-                once = []
-            lost = [one for one in self._owed.values() if one not in once]
+                if len(self._owed) > len(lost):
+                    self._connected()
+            except Exception as error:  # noqa: BLE001 - somebody waits for an answer, whatever it is
+                cause = error.cause if isinstance(error, SleuthError) else in_words(error)
+                lost, why = list(self._owed.values()), f"the server of the workers died, and there is no other: {cause}"
             for one in lost:
-                del self._owed[one.ask.id]
+                self._owed.pop(one.ask.id)
+                self._suspects.pop(one.ask.id, None)
+            for one in self._owed.values():
+                one.is_sent = False
+            self._send_due()
             if not self._owed and not self._started.done():
                 self._started.set_result(wire.Started("", "the server of the workers does not live"))
         for one in lost:
-            _settle(one.future, Broken(reason="the server of the workers died, and so did the one after it"))
-        for one in once:
-            one.again = True
-            if new is not None:
-                new.send(one.ask)
-
-
-class _Link:
-    """A server process, and the thread that listens to it."""
-
-    def __init__(
-        self, owner: Served, how: str, workers: int, queries: int, deadline: float | None, memory: int | None
-    ) -> None:
-        if os.name != "posix":
-            raise SleuthError(
-                "queries cannot be given to other processes here",
-                cause=f"that needs Linux or macOS, and this is {sys.platform}",
-                remedy="run queries in this process: InProcess()",
-            )
-        self.folder = tempfile.mkdtemp(prefix="sleuth-runner-")
-        self._owner = weakref.ref(owner)
-        self._sending = threading.Lock()
-        self._ending = False
-        self._pid = os.getpid()
-        self._ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self.process: subprocess.Popen[bytes] = start(
-                    "torchsleuth.run.runners.server",
-                    [theirs.fileno()],
-                    [theirs.fileno()],
-                    variables={server.MARK: self.folder},
-                )
-        except OSError as error:
-            folders.remove(self.folder)
-            raise SleuthError(
-                "a process for queries cannot be started",
-                cause=in_words(error),
-                remedy="see to it that Python can be started here, or run queries in this process: InProcess()",
-            ) from error
-        self.send(wire.Begin(how, workers, queries, self.folder, os.getpid(), deadline, memory))
-        self._thread = threading.Thread(target=self._listen, name="torchsleuth runner", daemon=True)
-        self._thread.start()
-
-    def send(self, message: wire.Message) -> None:
-        with contextlib.suppress(OSError), self._sending:  # if it is gone, the thread will notice
-            self._ours.sendall(wire.encoded(message))
-
-    def _listen(self) -> None:
-        incoming = wire.Incoming()
-        while True:
-            try:
-                data = self._ours.recv(1 << 20)
-            except OSError:
-                data = b""
-            owner = self._owner()
-            if not data or owner is None:
-                break
-            try:
-                for message in incoming.add(data):
-                    owner._hear(message)
-            except (ValueError, msgspec.MsgspecError):
-                log.exception("the server of the workers makes no sense")
-                break
-            del owner
-        if owner is not None and not self._ending:
-            owner._lost(self)
-
-    def end(self) -> None:
-        """Have the server end everything; end it ourselves if it does not. May be called twice."""
-        if self._ending or os.getpid() != self._pid:
-            return
-        self._ending = True
-        with contextlib.suppress(OSError):
-            self._ours.shutdown(socket.SHUT_RDWR)
-        self.sweep()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_GRACE)
-        self._ours.close()
-
-    def sweep(self) -> None:
-        """Wait for the server, and end what it may have left behind."""
-        try:
-            self.process.wait(_GRACE)
-            clean = self.process.returncode == 0
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            clean = False
-        if not clean:
-            processes.kill(processes.marked(server.mark(self.folder)), signal.SIGKILL)
-        folders.remove(self.folder)
+            _settle(one.future, Broken(reason=why))
 
 
 def _variables(query: Query) -> dict[str, str]:
@@ -301,6 +242,11 @@ def _variables(query: Query) -> dict[str, str]:
             return environment.for_child(query.case.state.environment, {})
         except SleuthError:
             return {}
+
+
+def _check(is_fine: bool, name: str, value: object, why: str) -> None:
+    if not is_fine:
+        raise SleuthError(f"{name}={value!r} is no option of a runner", cause=why, remedy="give another, or none")
 
 
 def _settle(future: Future[Outcome], outcome: Outcome) -> None:

@@ -79,11 +79,7 @@ class Server:
                 self._said = how
                 self._runner.send(how)
             for worker in list(self._workers):
-                given = self._given.get(worker)
-                try:
-                    self._look_at(worker)
-                except Exception as error:  # noqa: BLE001 - the others are not to suffer from it
-                    self._give_up(worker, given, error)
+                self._see_to(worker)
             self._see_to_strays()
             self._hand_out()
 
@@ -115,6 +111,13 @@ class Server:
         self._runner.flush()
 
     # ---- workers ---------------------------------------------------------------------------------------------
+
+    def _see_to(self, worker: Worker) -> None:
+        given = self._given.get(worker)
+        try:
+            self._look_at(worker)
+        except Exception as error:  # noqa: BLE001 - the others are not to suffer from it
+            self._give_up(worker, given, error)
 
     def _look_at(self, worker: Worker) -> None:
         worker.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import CancelledError
 from typing import Final, Literal
 
 from torchsleuth.run.runners import wire
@@ -22,9 +23,10 @@ class Warm(Served):
 
     `workers`: as many as there are cores, if nothing is said. `deadline`: seconds for each query; if nothing is said,
     ten times what the first one that ran took, but at least 10 s and at most 10 min, which is what all have until
-    then. `memory`: bytes for each query beyond what torch itself takes; if nothing is said, a fair share of what was available when
-    the first query was asked: nine tenths of it, divided by the number of workers. `queries`: after so many a worker is
-    replaced, as it is after a crash, a missed deadline, too much memory, or if it is not as it was before.
+    then. `memory`: bytes for each query beyond what torch itself takes; if nothing is said, a fair share of what was
+    available when the first query was asked: nine tenths of it, divided by the number of workers. `queries`: after so
+    many a worker is replaced, as it is after a crash, a missed deadline, too much memory, or if it is not as it was
+    before.
 
     Crashes, missed deadlines and wrong results of a worker that has answered other queries are not believed: the query
     is asked again in a worker that has not. `start`: "auto" forks where that is safe and says (`how`, `why`, and a
@@ -54,9 +56,13 @@ class Warm(Served):
 
     def _how(self) -> wire.Started:
         with self._lock:
-            if not self._closed:
-                self._connected()
-        return self._started.result()
+            self._check_open()
+            self._connected()
+        try:
+            return self._started.result()
+        except CancelledError:  # closed meanwhile
+            self._check_open()
+            raise
 
     def _said_how(self, started: wire.Started) -> None:
         if started.why:
