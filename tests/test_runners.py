@@ -36,13 +36,14 @@ from torchsleuth.outcome import (
     to_data,
 )
 from torchsleuth.run import memory
+from torchsleuth.run.printed import MOST
 from torchsleuth.run.query import Query
 from torchsleuth.run.runners import folders, processes, wire
 from torchsleuth.run.runners.deadlines import LONGEST, SHORTEST, Deadlines
 from torchsleuth.run.runners.fresh import Fresh
 from torchsleuth.run.runners.in_process import InProcess
 from torchsleuth.run.runners.making import Maker
-from torchsleuth.run.runners.output import MOST, Output
+from torchsleuth.run.runners.output import Output
 from torchsleuth.run.runners.slate import SIZE, Slate, Spoilt
 from torchsleuth.run.runners.supervision import Ending
 from torchsleuth.run.runners.warm import Warm

@@ -29,8 +29,8 @@ from torchsleuth.outcome import (
     Stage,
     TimedOut,
 )
+from torchsleuth.run.printed import MOST
 from torchsleuth.run.runners import processes
-from torchsleuth.run.runners.output import MOST
 from torchsleuth.run.runners.server import mark
 from torchsleuth.run.runners.warm import Warm
 

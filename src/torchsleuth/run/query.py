@@ -96,6 +96,24 @@ class Closing:
 
 _C = TypeVar("_C", bound=Closing)
 
+
+class AtOnce(Closing):
+    """A runner that answers while it is asked."""
+
+    def run(self, query: Query, progress: Progress | None = None) -> Outcome:
+        """The outcome of a query."""
+        raise NotImplementedError
+
+    def submit(self, query: Query) -> Future[Outcome]:
+        """The future has its result already."""
+        future: Future[Outcome] = Future()
+        try:
+            future.set_result(self.run(query))
+        except Exception as error:  # noqa: BLE001 - it is the future's to raise
+            future.set_exception(error)
+        return future
+
+
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Query)
 

@@ -25,9 +25,10 @@ from typing import IO, Final
 
 from torchsleuth.errors import StoreError, in_words
 from torchsleuth.outcome import signal_name
+from torchsleuth.run.printed import MOST, Printed
 
-MOST_OUTPUT: Final = 256 * 1024
-"""How much is kept of each stream. A script that prints without end must not fill our memory."""
+MOST_OUTPUT: Final = MOST
+"""How much is kept of each stream."""
 TIMEOUT: Final = 600.0
 _CHUNK: Final = 64 * 1024
 
@@ -110,23 +111,14 @@ class _Kept:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._lost = 0
+        self._printed = Printed(MOST_OUTPUT)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        half = MOST_OUTPUT // 2
         while chunk := os.read(self._stream.fileno(), _CHUNK):
-            room = half - len(self._head)
-            self._head += chunk[:room]
-            self._tail += chunk[max(room, 0) :]
-            if len(self._tail) > half:
-                self._lost += len(self._tail) - half
-                del self._tail[:-half]
+            self._printed.add(chunk)
 
     def text(self) -> str:
         self._thread.join(timeout=5.0)  # a process that left the session may still hold the other end
-        gap = f"\n... {self._lost:,} bytes ...\n".encode() if self._lost else b""
-        return (bytes(self._head) + gap + bytes(self._tail)).decode("utf-8", "replace")
+        return self._printed.text()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-MOST: Final = 256 * 1024
-"""Bytes that are kept of each stream. A program that prints without end must not fill our memory."""
+from torchsleuth.run.printed import Printed
+
 _CHUNK: Final = 1 << 20
 _AT_ONCE: Final = 16
 
@@ -22,9 +22,7 @@ class Output:
 
     def forget(self) -> None:
         """Begin anew: what comes now belongs to another query."""
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._lost = 0
+        self._printed = Printed()
 
     def read(self, chunks: int = _AT_ONCE) -> None:
         """Take what is there, but no more than that many chunks: others wait."""
@@ -38,20 +36,10 @@ class Output:
             if not chunk:
                 self.ended = True
                 return
-            self._keep(chunk)
-
-    def _keep(self, chunk: bytes) -> None:
-        half = MOST // 2
-        room = half - len(self._head)
-        self._head += chunk[:room]
-        self._tail += chunk[max(room, 0) :]
-        if len(self._tail) > half:
-            self._lost += len(self._tail) - half
-            del self._tail[:-half]
+            self._printed.add(chunk)
 
     def text(self) -> str:
-        gap = f"\n... {self._lost:,} bytes ...\n".encode() if self._lost else b""
-        return (bytes(self._head) + gap + bytes(self._tail)).decode("utf-8", "replace")
+        return self._printed.text()
 
     def close(self) -> None:
         os.close(self.fd)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 
 from torchsleuth.outcome import Outcome
-from torchsleuth.run.query import Closing, Progress, Query
+from torchsleuth.run.query import AtOnce, Progress, Query
 
 
-class Scripted(Closing):
+class Scripted(AtOnce):
     """Answers with these outcomes one after another, or by a function of the query. Keeps what it was asked."""
 
     def __init__(self, answers: Iterable[Outcome] | Callable[[Query], Outcome]) -> None:
@@ -20,14 +19,6 @@ class Scripted(Closing):
     def run(self, query: Query, progress: Progress | None = None) -> Outcome:
         self.queries.append(query)
         return self._answer(query)
-
-    def submit(self, query: Query) -> Future[Outcome]:
-        future: Future[Outcome] = Future()
-        try:
-            future.set_result(self.run(query))
-        except Exception as error:  # noqa: BLE001 - it is the future's to raise
-            future.set_exception(error)
-        return future
 
     def close(self) -> None:
         self.closed = True
