@@ -1,0 +1,1 @@
+"""Case × oracle → smaller case: passes propose, the scheduler speculates."""
