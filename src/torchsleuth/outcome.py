@@ -121,6 +121,8 @@ class Raised(_Run):
     """The guilty operator, if it is known."""
     node: str | None = None
     """The node of the graph at which it happened, if that is known."""
+    kernel: str = ""
+    """The operators of the generated kernel that is at fault, as its name has them, if it is one of several."""
 
     def describe(self) -> str:
         first_line = self.message.splitlines()[0] if self.message else "no message"

@@ -37,6 +37,12 @@ def is_call(node: Node) -> bool:
     return node.op.startswith("call_")
 
 
+def name_of(node: Node) -> str:
+    """What a call is called without namespace and overload: `torch.ops.aten.add.Tensor` is "add"."""
+    parts = node.target.split(".")
+    return parts[3] if node.target.startswith("torch.ops.") and len(parts) > 3 else parts[-1]
+
+
 def produced(node: Node) -> Value:
     """What a node is known to produce: fakes, symbols, or a nest of them."""
     return node.meta.val if node.meta.val is not None else node.meta.example

@@ -161,7 +161,7 @@ _OTHERS: Final = 12
 
 def complexity(node: Node) -> int:
     """How much there is to say about a call: the operator, and its arguments."""
-    parts = node.target.split(".")
+    parts = node.target.removeprefix("torch.ops.").split(".")
     name = parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
     weight = _SIMPLE.get(name, _OTHERS) * 4
     return weight + sum(_weight(value) for value in node.args) + sum(1 + _weight(one.value) for one in node.kwargs)

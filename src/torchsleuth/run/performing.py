@@ -41,6 +41,7 @@ from torchsleuth.run.observing.raising import is_out_of_memory, raised
 from torchsleuth.run.query import Progress, Query
 from torchsleuth.run.synchronising import accelerators_of, synchroniser
 from torchsleuth.run.trusting import needs_trust
+from torchsleuth.run.values import record_values
 
 _STARTS_OVER: Final = "torch does not go on with this graph: it would trace the program once more"
 _NOT_TRUSTED: Final = "collectives run on one process here; what they compute is not to be trusted"
@@ -166,6 +167,10 @@ class _Run:
     def _attempt(self) -> Outcome:
         case, prepared = self._case, self._prepared
         assert prepared is not None
+        if self._query.record:
+            self._enter(Stage.RUN)
+            record_values(prepared.gm, prepared.inputs, self._query)
+            return Passed(Stage.RUN)
         compiler = Compiler(case, self._query.compiler, self._query.trust, self._notes)
         reference = reference_of(prepared.gm, as_inductor_draws=compiler.backend == "inductor")
         compile = compiler.ready(prepared.reader, prepared.gm, prepared.inputs)
@@ -243,7 +248,7 @@ class _Run:
         failure, which does not depend on them.
         """
         made_up = any(isinstance(storage.content, schema.Generated) for storage in self._case.storages)
-        if made_up and self._stage is Stage.COMPILE:
+        if made_up and self._stage is Stage.COMPILE and not self._query.strict:
             return None
         try:
             again = prepare(self._query)

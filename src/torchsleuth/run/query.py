@@ -52,6 +52,11 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     checks: Checks = Checks()
     find_op: bool = False
     """Look for the operator to blame for a wrong result, by one more compilation."""
+    record: str = ""
+    """A file to which is written what eager computes at each node; the tensors go to where those of the case are.
+    Nothing is compiled."""
+    strict: bool = False
+    """Eager has to run on inputs that were made up as well: where it does not, a failure to compile does not count."""
     trust: bool = False
     """Code that is not torch's own may run: custom operators, backends."""
     history: tuple[schema.Case, ...] = ()

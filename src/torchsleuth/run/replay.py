@@ -106,7 +106,16 @@ def ask(runner: Runner, query: Query, progress: Progress | None = None, *, blame
         return replace(outcome, op=again.op) if isinstance(again, Mismatched) else outcome
     if query.compiler == "eager" or not isinstance(outcome, (Crashed, TimedOut, OutOfMemory)):
         return outcome
-    eager = runner.run(msgspec.structs.replace(query, compiler="eager", accuracy=False, history=(), alone=True))
+    return fares_alike(outcome, runner.run(in_eager(query)))
+
+
+def in_eager(query: Query) -> Query:
+    """The same question about eager."""
+    return msgspec.structs.replace(query, compiler="eager", accuracy=False, history=(), alone=True)
+
+
+def fares_alike(outcome: Outcome, eager: Outcome) -> Outcome:
+    """The outcome of a run that died, unless eager fared no better: then it says nothing about the compiler."""
     if not _dies_alike(outcome, eager):
         return outcome
     return Unrunnable(

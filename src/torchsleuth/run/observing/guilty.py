@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from traceback import FrameSummary, walk_tb
 from types import FrameType
 from typing import Any, Final
@@ -44,15 +44,20 @@ class Guilty:
     op: str | None = None
     node: str | None = None
     frame: Frame | None = None
+    kernel: str = ""
+    """The kernel's own word for its operators, if it has several of them: "addmm_relu"."""
 
 
 def find(error: BaseException, stage: Stage) -> Guilty:
     """The guilty node of an exception that came from a stage. Keeps nothing of the exception."""
+    kernel = ""
     for one in reversed(links(error)):
         guilty = _by_code(one) if stage in _GENERATED_CODE else _by_locals(one, stage)
         if guilty is not None:
-            return guilty
-    return _of_message(error)
+            if guilty.op is not None:
+                return guilty
+            kernel = kernel or guilty.kernel
+    return replace(_of_message(error), kernel=kernel)
 
 
 # ---- nodes in the hands of the compiler ------------------------------------------------------------------
@@ -128,14 +133,17 @@ def _by_code(error: BaseException) -> Guilty | None:
         if frame.f_code.co_name == "_wait_futures":
             return _of_kernel(f"{frame.f_locals.get('key')}(")
         if is_generated(frame.f_code.co_filename):
-            return _of_kernel(linecache.getline(frame.f_code.co_filename, line)) or _of_call(frame, line)
+            kernel = _of_kernel(linecache.getline(frame.f_code.co_filename, line))
+            return kernel if kernel and kernel.op else _of_call(frame, line) or kernel
     return None
 
 
 def _of_kernel(code: str) -> Guilty | None:
     """A kernel has the names of its operators in its own. One name is an operator, several are a guess."""
     match = _KERNEL.match(code)
-    return Guilty(f"aten.{match['ops']}") if match and hasattr(torch.ops.aten, match["ops"]) else None
+    if match is None:
+        return None
+    return Guilty(f"aten.{match['ops']}") if hasattr(torch.ops.aten, match["ops"]) else Guilty(kernel=match["ops"])
 
 
 def _of_call(frame: FrameType, line: int) -> Guilty | None:

@@ -35,6 +35,7 @@ def raised_at(error: BaseException, found: Located) -> Raised:
         frames=frames_of(error),
         op=found.op,
         node=found.node,
+        kernel=found.kernel,
     )
 
 

@@ -37,6 +37,8 @@ class Located:
     """The name of the guilty node in the graph that was being compiled."""
     frame: Frame | None = None
     """The user's own line."""
+    kernel: str = ""
+    """The operators of the kernel that is at fault, as its name has them."""
 
 
 def locate(error: BaseException, *, default: Stage) -> Located:
@@ -47,7 +49,7 @@ def locate(error: BaseException, *, default: Stage) -> Located:
         from torchsleuth.run.observing.guilty import find
 
         guilty = find(error, stage)
-        return Located(stage, guilty.op, guilty.node, guilty.frame)
+        return Located(stage, guilty.op, guilty.node, guilty.frame, guilty.kernel)
     except Exception:  # noqa: BLE001 - the user's error is what counts, and it is being handled
         return Located(stage)
 

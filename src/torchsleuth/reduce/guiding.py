@@ -1,0 +1,88 @@
+"""Where to look first: what the failure itself says, and what a small sample of the graph may show.
+
+    for names in guesses(whole, answer): ...
+
+Each guess is a set of operators that may be enough, small ones first. One that is right saves most of the search, and
+one that is wrong costs a question about a small graph, the cheapest there is: so there are few of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from torchsleuth.case.schema import Fake, Node
+from torchsleuth.case.signatures import operator_name
+from torchsleuth.reduce.graphs import is_call, name_of, produced, refs_of, users_of
+from torchsleuth.reduce.restricting import Whole
+
+_STEPS: Final = (1, 2)
+"""How far around a node that is named."""
+_FRACTION: Final = 2
+"""A sample is of use if it is at most one part in so many of the whole."""
+
+
+def guesses(whole: Whole, node: str | None, words: str) -> Iterator[frozenset[str]]:
+    """Sets of operators that may be enough. `node` and `words`: the node that the failure names, and its operators."""
+    seen: set[frozenset[str]] = set()
+    for names in _all(whole, node, words):
+        guess = frozenset(names)
+        if guess and guess not in seen and len(guess) < len(whole.operators):
+            seen.add(guess)
+            yield guess
+
+
+def _all(whole: Whole, node: str | None, words: str) -> Iterator[Iterable[str]]:
+    operators = set(whole.operators)
+    if node in operators:
+        yield {node}
+        yield from _around(whole, node)
+    named = _named(whole, words)
+    if named:
+        yield named
+    yield _sample(whole)
+
+
+def _around(whole: Whole, node: str) -> Iterator[set[str]]:
+    """The operators in so many steps from one."""
+    users = users_of(whole.case.graph)
+    operators = set(whole.operators)
+    reached = {node}
+    for step in range(1, max(_STEPS) + 1):
+        for name in list(reached):
+            reached.update(users[name])
+            reached.update(refs_of(whole.known[name]))
+        if step in _STEPS:
+            yield reached & operators
+
+
+def _named(whole: Whole, words: str) -> set[str]:
+    """The operators that a failure names: one by its name, or those of a kernel, joined as kernels join them."""
+    if not words:
+        return set()
+    name = operator_name(words)
+    exact = {node.name for node in _operators(whole) if _plain(node) == name}
+    if exact:
+        return exact
+    joined = f"_{words}_"
+    return {node.name for node in _operators(whole) if f"_{_plain(node)}_" in joined}
+
+
+def _plain(node: Node) -> str:
+    return re.sub(r"(?<=\w)_$", "", name_of(node))
+
+
+def _sample(whole: Whole) -> set[str]:
+    """One of each sort of operator: the first."""
+    found: dict[tuple[object, ...], str] = {}
+    for node in _operators(whole):
+        value = produced(node)
+        kind = (value.dtype, len(value.size)) if isinstance(value, Fake) else ()
+        found.setdefault((node.target, *kind), node.name)
+    return set(found.values()) if len(found) * _FRACTION <= len(whole.operators) else set()
+
+
+def _operators(whole: Whole) -> Iterator[Node]:
+    wanted = set(whole.operators)
+    return (node for node in whole.case.graph.nodes if is_call(node) and node.name in wanted)

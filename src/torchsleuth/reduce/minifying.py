@@ -1,0 +1,402 @@
+"""The smallest program that still shows a failure.
+
+    reduction = minify("3f9a")
+    reduction.after             the smallest case that was found, saved in the store
+    reduction.script            a script that was seen to fail in a fresh interpreter
+    reduction.others            other failures that were met on the way, as cases of their own
+
+First fewer operators, then a simpler and smaller rest, round by round until nothing helps any more; the last round
+shows that nothing can be left out. Whatever was answered is kept: asking for the same again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace as replaced
+from pathlib import Path
+from typing import Final
+
+from torchsleuth.case.schema import Case, Failure, Signature, Stored
+from torchsleuth.case.script import expected
+from torchsleuth.case.signatures import ORIGIN, Match
+from torchsleuth.case.stores.examining import Found
+from torchsleuth.case.stores.files import LocalFiles
+from torchsleuth.case.stores.store import Listed, Store
+from torchsleuth.errors import SleuthError
+from torchsleuth.outcome import Passed, Stage
+from torchsleuth.reduce.events import Ended, Entered, Observer
+from torchsleuth.reduce.executors import Answer, Executor, Oracular
+from torchsleuth.reduce.graphs import replace
+from torchsleuth.reduce.operators import fewer_operators
+from torchsleuth.reduce.order import Size, size_of
+from torchsleuth.reduce.patches import Material
+from torchsleuth.reduce.problem import Budget, Problem, Spent, Stopped
+from torchsleuth.reduce.restricting import Values
+from torchsleuth.reduce.scheduling import run_pass
+from torchsleuth.reduce.tiers import TIERS, Tier
+from torchsleuth.reduce.verdicts import Verdicts
+from torchsleuth.run.delivery import Delivery, deliver
+from torchsleuth.run.oracle import Verdict
+from torchsleuth.run.query import Query, Runner
+from torchsleuth.run.runners.client import cores
+from torchsleuth.run.runners.warm import Warm
+from torchsleuth.run.values import read_values
+
+_HANG: Final = 20.0
+"""Seconds after which a program that hangs is taken to hang. A smaller one that takes less is not the same."""
+_PATIENCE: Final = 10.0
+"""So many times as long as the whole case may a part of it take."""
+_LEAST: Final = 30.0
+_ROUNDS: Final = 4
+_RUNNING: Final = frozenset({Stage.RUN, Stage.COMPARE, Stage.UNKNOWN})
+_ALONE: Final = frozenset({"crashed", "timed out", "out of memory", "mismatched"})
+"""Failures that are believed only of a process that has done nothing else."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a reduction goes about it."""
+
+    match: Match = ORIGIN
+    trust: bool = False
+    deadline: float | None = None
+    """Seconds for a query. None: for a hang, at most 20; otherwise several times what the whole case takes."""
+    memory: int | None = None
+    needs: tuple[int, int] = (1, 1)
+    """How many of how many runs have to show the failure."""
+    workers: int | None = None
+    budget: Budget = field(default_factory=Budget)
+    again: bool = False
+    """Ask everything again, whatever is known from before."""
+    tiers: Sequence[Tier] = TIERS
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What came of it."""
+
+    before: Case
+    after: Case
+    was: Size
+    size: Size
+    spent: Spent
+    seconds: float
+    why: str = ""
+    """Why it was stopped before the end; "" if it was not."""
+    entry: Listed | None = None
+    """Where the result is kept."""
+    delivery: Delivery | None = None
+    """What is known of its script."""
+    others: tuple[tuple[Listed, Answer], ...] = ()
+    """Other failures, each as a case."""
+    twin: Case | None = None
+    """The largest neighbour of the result that does not fail."""
+    steps: int = 0
+    """How often it became smaller."""
+    unverified: tuple[Case, ...] = field(default=(), repr=False)
+    """Smaller ones that did not fail in a fresh interpreter."""
+
+    @property
+    def is_verified(self) -> bool:
+        return self.delivery is not None and self.delivery.reproduces is True
+
+    @property
+    def script(self) -> Path | None:
+        return None if self.delivery is None else self.delivery.script
+
+
+def minify(
+    case: Found | str | os.PathLike[str],
+    *,
+    oracle: Executor | None = None,
+    runner: Runner | None = None,
+    store: Store | None = None,
+    terms: Terms = Terms(),  # noqa: B008 - immutable
+    observers: Sequence[Observer] = (),
+) -> Reduction:
+    """Make a case as small as it can be, while it fails in the same way.
+
+    `case` is a `Found`, or the id, the label or the path of one. `oracle`: whoever answers whether a case still fails;
+    by default a runner of warmed workers, and the signature of the case. What is found is saved in the store.
+    """
+    store = store or Store.open()
+    found = case if isinstance(case, Found) else store.find(case)
+    with ExitStack() as stack:
+        place = _Place(store)
+        verdicts = stack.enter_context(Verdicts.at(place.verdicts))
+        if terms.again:
+            verdicts.forget()
+        place.bring(found)
+        if oracle is None and runner is None:
+            workers = terms.workers or cores()
+            runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
+        return _Minifying(found, place, verdicts, oracle, runner, terms, observers).run()
+
+
+def reduce_with(
+    problem: Problem,
+    material: Material,
+    values: Callable[[], Values | None] = lambda: None,
+    *,
+    node: str | None = None,
+    words: str = "",
+    tiers: Sequence[Tier] = TIERS,
+) -> None:
+    """Make the best case of a problem as small as it can be, round by round until a whole round was in vain.
+
+    `values` is asked for what eager computes at each node of the best case. `node`, `words`: what is known of the
+    guilty operator.
+    """
+    for _ in range(_ROUNDS):
+        before = problem.best
+        problem.tell(Entered("operators", "fewer operators"))
+        fewer_operators(problem, values(), node=node, words=words)
+        node, words = None, ""
+        for tier in tiers:
+            problem.tell(Entered(tier.name, tier.words))
+            run_pass(problem, tier.proposes, material)
+        if problem.best is before:
+            return
+
+
+class _Place:
+    """Where a reduction keeps its things: in the store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        if isinstance(store.files, LocalFiles):
+            self._folder = store.files.folder / "minify"
+        else:
+            cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+            self._folder = Path(cache) / "torchsleuth" / "minify"
+
+    @property
+    def verdicts(self) -> Path:
+        return self._folder / "verdicts.sqlite"
+
+    def values(self, size: Size) -> Path:
+        """What eager computed for a case of this size."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder / f"values-{size.digest[:24]}.json"
+
+    def bring(self, found: Found) -> None:
+        """See that the tensors of a case are in the store."""
+        if found.home == self.store.home:
+            return
+        for storage in found.case.storages:
+            if isinstance(storage.content, Stored):
+                self.store.blobs.put(found.blobs.get(storage.content.digest, storage.nbytes))
+
+
+class _Minifying:
+    def __init__(
+        self,
+        found: Found,
+        place: _Place,
+        verdicts: Verdicts,
+        oracle: Executor | None,
+        runner: Runner | None,
+        terms: Terms,
+        observers: Sequence[Observer],
+    ) -> None:
+        self._found = found
+        self._place = place
+        self._verdicts = verdicts
+        self._oracle = oracle
+        self._runner = runner
+        self._terms = terms
+        self._observers = observers
+        self._began = time.monotonic()
+        failure = found.case.failure
+        self._signature = None if failure is None else failure.signature
+        self._deadline = self._first_deadline(failure)
+        self._strict = True
+        self._problem: Problem | None = None
+
+    # ---- from beginning to end -------------------------------------------------------------------------------
+
+    def run(self) -> Reduction:
+        problem, first = self._set_up()
+        self._problem = problem
+        why = ""
+        try:
+            self._reduce(problem, first)
+        except Stopped as stopped:
+            why = str(stopped)
+        except KeyboardInterrupt:
+            why = "it was interrupted"
+        problem.cancel()
+        problem.tell(Ended(why))
+        return self._concluded(problem, why)
+
+    def _set_up(self) -> tuple[Problem, Answer]:
+        """The problem, once the whole case was seen to fail."""
+        problem = self._new_problem()
+        answer = problem.answer(problem.best, "the whole case")
+        if answer.verdict is Verdict.INVALID and self._oracle is None and self._strict:
+            self._strict = False  # its inputs are made up, and eager does not take them: the compiler fails before
+            problem = self._new_problem()
+            answer = problem.answer(problem.best, "the whole case")
+        if answer.verdict is not Verdict.SAME:
+            wanted = expected.in_words(self._found.case.failure)
+            raise SleuthError(
+                "the case does not show its failure here",
+                cause=f"expected that it {wanted}; seen: {answer.words or 'nothing'}",
+                remedy="`sleuth verify` says what differs",
+            )
+        sharper = self._sharper(answer)
+        if sharper != self._signature or self._terms.deadline is None:
+            self._signature = sharper
+            self._deadline = self._later_deadline(answer)
+            self._verdicts.put(self._new_problem().key(problem.best), answer)
+            problem = self._new_problem(problem.spent)
+        return problem, answer
+
+    def _new_problem(self, spent: Spent | None = None) -> Problem:
+        executor = self._oracle or Oracular(
+            self._need_runner(),
+            self._question,
+            self._signature,
+            self._terms.match,
+            workers=self._terms.workers or cores(),
+            needs=self._terms.needs,
+        )
+        return Problem(
+            self._found.case,
+            executor,
+            self._verdicts,
+            budget=self._terms.budget,
+            observers=self._observers,
+            spent=spent,
+        )
+
+    def _need_runner(self) -> Runner:
+        assert self._runner is not None
+        return self._runner
+
+    def _question(self, case: Case) -> Query:
+        signature = self._signature
+        kind = None if signature is None else signature.kind
+        return Query(
+            case,
+            self._place.store.home,
+            find_op=kind == "mismatched",
+            strict=self._strict,
+            trust=self._terms.trust,
+            alone=kind in _ALONE,
+            deadline=self._deadline,
+            memory=self._terms.memory,
+        )
+
+    def _first_deadline(self, failure: Failure | None) -> float | None:
+        if self._terms.deadline is not None or failure is None or failure.signature.kind != "timed out":
+            return self._terms.deadline
+        return min(expected.deadline_of(failure), _HANG)
+
+    def _later_deadline(self, answer: Answer) -> float | None:
+        """What hangs is stopped as early as the whole case was; else, whatever takes much longer than that."""
+        if self._deadline is not None:
+            return self._deadline
+        return max(_LEAST, float(round(_PATIENCE * answer.seconds, -1)))
+
+    def _sharper(self, answer: Answer) -> Signature | None:
+        """The signature with what the replay has found out besides: which operator computes the wrong result."""
+        known, seen = self._signature, answer.failure
+        if known is None or seen is None or known.op is not None or known.kind != "mismatched":
+            return known
+        return replace(known, op=seen.signature.op)
+
+    # ---- reducing --------------------------------------------------------------------------------------------
+
+    def _reduce(self, problem: Problem, first: Answer) -> None:
+        recorded = self._found.case.failure
+        node = first.failure.node if first.failure is not None else None
+        node = node or (None if recorded is None else recorded.node)
+        words = first.guess or ("" if recorded is None else recorded.signature.op or "")
+        reduce_with(
+            problem, self._material(), lambda: self._values(problem), node=node, words=words, tiers=self._terms.tiers
+        )
+
+    def _material(self) -> Material:
+        return Material(self._place.store.blobs, values_matter=self._values_matter)
+
+    @property
+    def _values_matter(self) -> bool:
+        signature = self._signature
+        return signature is None or signature.kind == "mismatched" or signature.stage in _RUNNING
+
+    def _values(self, problem: Problem) -> Values | None:
+        """What eager computes at each node of the best case, if the failure may depend on it."""
+        if not self._values_matter or self._runner is None:
+            return None
+        path = self._place.values(problem.size)
+        if not path.exists():
+            query = Query(problem.best, self._place.store.home, record=str(path), trust=self._terms.trust, alone=True)
+            if not isinstance(self._runner.run(query), Passed):
+                return None
+        return read_values(path)
+
+    # ---- the end ---------------------------------------------------------------------------------------------
+
+    def _concluded(self, problem: Problem, why: str) -> Reduction:
+        twin = max(problem.passed, key=problem.measure, default=None)
+        result = Reduction(
+            problem.original,
+            problem.best,
+            size_of(problem.original),
+            problem.size,
+            problem.spent,
+            0.0,
+            why,
+            others=tuple(self._save_others(problem)),
+            twin=twin,
+            steps=len(problem.trail) - 1,
+        )
+        result = self._delivered(problem, result)
+        return replaced(result, seconds=time.monotonic() - self._began)
+
+    def _delivered(self, problem: Problem, result: Reduction) -> Reduction:
+        """Save the smallest case whose script fails in a fresh interpreter."""
+        if problem.best is problem.original:
+            return result
+        low, high = 0, len(problem.trail) - 1  # the whole case, and the smallest one
+        at = high
+        failed: list[Case] = []
+        while True:
+            case = problem.trail[at]
+            entry, delivery = self._deliver(problem, case)
+            if delivery.reproduces is not False or high - low <= 1:
+                break
+            failed.append(case)
+            high = at
+            at = (low + high) // 2
+        return replaced(
+            result,
+            after=case,
+            size=problem.measure(case),
+            entry=entry,
+            delivery=delivery,
+            twin=result.twin if not failed else None,
+            unverified=tuple(failed),
+        )
+
+    def _deliver(self, problem: Problem, case: Case) -> tuple[Listed, Delivery]:
+        store = self._place.store
+        seen = problem.answer(case).failure
+        saved = self._descended(case, seen)
+        entry = store.save(saved)
+        folder = Path(entry.path) if isinstance(store.files, LocalFiles) else Path.cwd()
+        delivery = deliver(store.blobs, saved, folder / "repro.py", trust=self._terms.trust, run=seen is not None)
+        return entry, delivery
+
+    def _descended(self, case: Case, failure: Failure | None) -> Case:
+        """The case as one of its own."""
+        origin = replace(case.origin, parent=self._found.id, history=(), earlier=False)
+        return replace(case, failure=failure or case.failure, origin=origin, todo=None)
+
+    def _save_others(self, problem: Problem) -> Iterator[tuple[Listed, Answer]]:
+        for other in problem.others:
+            yield self._place.store.save(self._descended(other.case, other.answer.failure)), other.answer

@@ -1,0 +1,85 @@
+"""Making do with fewer operators: the search for the fewest that still fail.
+
+First whatever the failure itself points to (`guiding`), then by halves and growing steps (`searching.least`), then one
+by one, until none can be left out by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torchsleuth.case.schema import Case
+from torchsleuth.reduce.guiding import guesses
+from torchsleuth.reduce.problem import Problem
+from torchsleuth.reduce.restricting import Values, Whole
+from torchsleuth.reduce.searching import least, one_minimal
+
+
+def fewer_operators(
+    problem: Problem, values: Values | None = None, *, node: str | None = None, words: str = ""
+) -> bool:
+    """Leave out operators of the best case. `node`, `words`: what is known of the guilty one. True: some are gone."""
+    before = problem.best
+    whole = Whole(before, values)
+    if len(whole.operators) < 2:
+        return False
+    question = Operators(problem, whole)
+    names: Sequence[str] = whole.operators
+    if len(names) > 2:
+        question.best_outputs()
+        names = _guessed(question, whole, node, words)
+        names = least(names, question)
+    names = one_minimal(names, question)
+    question.sweep(names)
+    return problem.best is not before
+
+
+def _guessed(question: Operators, whole: Whole, node: str | None, words: str) -> Sequence[str]:
+    found = [[name for name in whole.operators if name in guess] for guess in guesses(whole, node, words)]
+    question.ahead(found)
+    return next((names for names in found if question.holds(names)), list(whole.operators))
+
+
+class Operators:
+    """Whether some of the operators of a case are enough."""
+
+    def __init__(self, problem: Problem, whole: Whole) -> None:
+        self._problem = problem
+        self._whole = whole
+        self._outputs = True
+        self._cut: dict[tuple[frozenset[str], bool], Case | None] = {}
+        self._held: list[str] = list(whole.operators)
+
+    def best_outputs(self) -> None:
+        """Return only what nobody uses, if that is enough."""
+        if self._problem.holds(self._whole.only(set(self._whole.operators), outputs=False), "fewer outputs"):
+            self._outputs = False
+
+    def holds(self, names: Sequence[str]) -> bool:
+        words = f"{len(names)} of {len(self._whole.operators)} operators"
+        if set(names) == set(self._held):
+            return True  # the best case is made of them
+        if self._problem.holds(self._only(names), words):
+            self._held = list(names)
+            return True
+        return False
+
+    def ahead(self, guesses: Iterable[Sequence[str]]) -> None:
+        self._problem.ahead(self._only(names) for names in guesses)
+
+    def sweep(self, names: Sequence[str]) -> None:
+        """Leave out each by itself once more, with what it computed as an input."""
+        if len(names) < 2:
+            return
+        for name in reversed(names):
+            rest = [one for one in self._held if one != name]
+            if rest and len(rest) < len(self._held) and self._problem.holds(self._only(rest, bypass=False), "one less"):
+                self._held = rest
+
+    def _only(self, names: Sequence[str], *, bypass: bool = True) -> Case | None:
+        key = (frozenset(names), bypass)
+        if key not in self._cut:
+            if len(self._cut) > 64:
+                self._cut.clear()
+            self._cut[key] = self._whole.only(key[0], outputs=self._outputs, bypass=bypass)
+        return self._cut[key]

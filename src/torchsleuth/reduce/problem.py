@@ -1,0 +1,232 @@
+"""The one place that knows how small it has become: the best case so far, and how to find out about another.
+
+    problem = Problem(case, executor)
+    problem.holds(candidate)        is it smaller, legal, and does it fail in the same way? Then it is the best one now
+    problem.ahead([...])            may be worked on meanwhile: somebody is about to ask
+
+It hides what is asked and what is known, how many questions are worked on at the same time, and how much may be spent.
+What it answers does not depend on any of that, except when the budget is spent: then it raises `Stopped`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, TimeoutError as Late
+from dataclasses import dataclass
+from typing import Final
+
+from torchsleuth.case.schema import Case
+from torchsleuth.reduce.events import Answered, Began, Event, Improved, Met, Observer
+from torchsleuth.reduce.executors import Answer, Executor
+from torchsleuth.reduce.legality import legal
+from torchsleuth.reduce.order import Size, size_of
+from torchsleuth.reduce.verdicts import Verdicts, key_of
+from torchsleuth.run.oracle import Verdict
+
+_MOST_MEASURED: Final = 100
+
+
+class Stopped(Exception):
+    """It was stopped before the end: the budget is spent."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may be spent."""
+
+    seconds: float | None = None
+    queries: int | None = None
+
+
+@dataclass
+class Spent:
+    """How much was."""
+
+    queries: int = 0
+    """Asked and answered."""
+    known: int = 0
+    """Answered without asking."""
+    wasted: int = 0
+    """Begun ahead of time, and not needed."""
+    seconds: float = 0.0
+    """Of the queries, one after another."""
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another failure that was met."""
+
+    case: Case
+    answer: Answer
+
+
+class Problem:
+    """A case that is made smaller and smaller."""
+
+    def __init__(
+        self,
+        case: Case,
+        executor: Executor,
+        verdicts: Verdicts | None = None,
+        *,
+        budget: Budget = Budget(),  # noqa: B008 - immutable
+        observers: Sequence[Observer] = (),
+        spent: Spent | None = None,
+        is_legal: Callable[[Case], bool] = legal,
+    ) -> None:
+        self.best = case
+        self.size = size_of(case)
+        self.original = case
+        self.spent = spent or Spent()
+        self.others: list[Other] = []
+        """Other failures that were met, each once."""
+        self.passed: list[Case] = []
+        """What did not fail at all since the best case was found."""
+        self.trail: list[Case] = [case]
+        """The best cases, one after another."""
+        self._executor = executor
+        self._terms = executor.terms
+        self._verdicts = verdicts or Verdicts()
+        self._budget = budget
+        self._observers = observers
+        self._is_legal = is_legal
+        self._flying: dict[bytes, Future[Answer]] = {}
+        self._measured: dict[int, tuple[Case, Size]] = {}
+        self._began = time.monotonic()
+        self.tell(Began(case, self.size))
+
+    # ---- asking ----------------------------------------------------------------------------------------------
+
+    def holds(self, case: Case | None, words: str = "") -> bool:
+        """Whether a case is smaller than the best one and still fails in the same way. Then it is the best one."""
+        if case is None or not self._is_candidate(case):
+            return False
+        if self.answer(case, words).verdict is not Verdict.SAME:
+            return False
+        self.adopt(case, words)
+        return True
+
+    def each(self, cases: Sequence[Case | None], words: Sequence[str]) -> list[bool]:
+        """Whether each is smaller and fails in the same way. The best one stays as it is."""
+        self.ahead(cases, most=len(cases))
+        return [
+            case is not None and self._is_candidate(case) and self.answer(case, said).verdict is Verdict.SAME
+            for case, said in zip(cases, words, strict=True)
+        ]
+
+    def answer(self, case: Case, words: str = "") -> Answer:
+        """What is known of a case, or found out now."""
+        key = self.key(case)
+        answer = self._verdicts.get(key)
+        asked = answer is None
+        if answer is None:
+            answer = self._asked(key, case)
+            self._verdicts.put(key, answer)
+        else:
+            self.spent.known += 1
+        self.tell(Answered(words, answer, asked))
+        self._note(case, answer)
+        return answer
+
+    def ahead(self, cases: Iterable[Case | None], most: int | None = None) -> None:
+        """These are likely to be asked about. As many as there are workers (or `most`) are begun now."""
+        room = max(self._executor.workers, most or 0) - len(self._flying)
+        if self._executor.workers < 2 and most is None:
+            return
+        for case in cases:
+            if room <= 0:
+                return
+            if case is not None and self._is_candidate(case):
+                key = self.key(case)
+                if key not in self._flying and self._verdicts.get(key) is None:
+                    self._flying[key] = self._executor.submit(case)
+                    room -= 1
+
+    def adopt(self, case: Case, words: str) -> None:
+        """Take a case that is known to fail in the same way as the best one."""
+        self.best, self.size = case, self.measure(case)
+        self.trail.append(case)
+        self.passed.clear()
+        self.tell(Improved(case, self.size, words))
+        self.cancel()
+
+    def cancel(self) -> None:
+        """What was begun and is not needed is given up; what is answered already is kept."""
+        for key, future in self._flying.items():
+            if not future.cancel() and future.done() and future.exception() is None:
+                self._verdicts.put(key, future.result())
+            self.spent.wasted += 1
+        self._flying.clear()
+
+    def tell(self, event: Event) -> None:
+        """Say something to whoever watches."""
+        for observer in self._observers:
+            observer(event)
+
+    def key(self, case: Case) -> bytes:
+        """What the answer about a case is kept under."""
+        return key_of(self.measure(case).digest, self._terms)
+
+    def measure(self, case: Case) -> Size:
+        """How large a case is."""
+        known = self._measured.get(id(case))
+        if known is None:
+            if len(self._measured) >= _MOST_MEASURED:
+                self._measured.clear()
+            known = self._measured[id(case)] = (case, size_of(case))
+        return known[1]
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _is_candidate(self, case: Case) -> bool:
+        return self._is_legal(case) and self.measure(case) < self.size
+
+    def _asked(self, key: bytes, case: Case) -> Answer:
+        self._check_budget()
+        future = self._flying.pop(key, None) or self._executor.submit(case)
+        try:
+            answer = future.result(timeout=self._seconds_left())
+        except Late:
+            future.cancel()
+            self.cancel()
+            raise Stopped("its time is over") from None
+        except BaseException:  # Ctrl-C
+            future.cancel()
+            self.cancel()
+            raise
+        self.spent.queries += 1
+        self.spent.seconds += answer.seconds
+        return answer
+
+    def _check_budget(self) -> None:
+        left = self._seconds_left()
+        if left is not None and left <= 0:
+            self.cancel()
+            raise Stopped("its time is over")
+        if self._budget.queries is not None and self.spent.queries >= self._budget.queries:
+            self.cancel()
+            raise Stopped(f"{self._budget.queries:,} queries were asked")
+
+    def _seconds_left(self) -> float | None:
+        if self._budget.seconds is None:
+            return None
+        return self._budget.seconds - (time.monotonic() - self._began)
+
+    def _note(self, case: Case, answer: Answer) -> None:
+        if answer.verdict is Verdict.PASSED:
+            self.passed.append(case)
+        elif answer.verdict is Verdict.OTHER and answer.failure is not None:
+            self._keep_other(case, answer)
+
+    def _keep_other(self, case: Case, answer: Answer) -> None:
+        """Of each other failure, the smallest case that shows it."""
+        assert answer.failure is not None
+        for at, other in enumerate(self.others):
+            assert other.answer.failure is not None
+            if other.answer.failure.signature.matches(answer.failure.signature):
+                if self.measure(case) < size_of(other.case):
+                    self.others[at] = Other(case, answer)
+                return
+        self.others.append(Other(case, answer))
+        self.tell(Met(answer, case))
