@@ -34,7 +34,12 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: Failure | None = None
     """How it failed, whichever failure it was."""
     guess: str = ""
-    """What the failure itself says of whom to blame: operators, separated by blanks."""
+    """What the failure itself says of whom to blame: an operator, or those of a kernel, as its name has them."""
+
+    @property
+    def node(self) -> str | None:
+        """The node at which it failed, if that is known."""
+        return None if self.failure is None else self.failure.node
 
 
 class Executor(Protocol):
@@ -78,7 +83,8 @@ class Oracular:
     """Asks a runner, and compares what it sees with a signature.
 
     A process that dies cannot say whether eager would have died as well: then eager is asked too. A failure that does
-    not show each time is asked for more than once: `needs` says how many of how many runs have to show it.
+    not show each time is asked for more than once: `needs` says how many of how many runs have to show it. `deadline`:
+    which one the questions have, as far as that is known.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class Oracular:
         signature: Signature | None,
         match: Match = ORIGIN,
         *,
+        deadline: float | None = None,
         workers: int = 1,
         needs: tuple[int, int] = (1, 1),
     ) -> None:
@@ -95,12 +102,13 @@ class Oracular:
         self._question = question
         self._signature = signature
         self._match = match
+        self._deadline = deadline
         self._needs = needs
         self.workers = workers
 
     @property
     def terms(self) -> bytes:
-        return _ENCODER.encode((self._signature, str(self._match), self._needs))
+        return _ENCODER.encode((self._signature, str(self._match), self._deadline, self._needs))
 
     def submit(self, case: Case) -> Future[Answer]:
         return _Asked(self._runner, self._question(case), self._judged, self._needs).answer

@@ -19,6 +19,10 @@ from torchsleuth.reduce.restricting import Whole
 
 _STEPS: Final = (1, 2)
 """How far around a node that is named."""
+_NO_WORK: Final = frozenset(
+    "view reshape _unsafe_view permute transpose t expand unsqueeze squeeze clone detach alias getitem".split()
+)
+"""What kernels do on the way, named with the rest, and hardly ever at fault."""
 _FRACTION: Final = 2
 """A sample is of use if it is at most one part in so many of the whole."""
 
@@ -39,8 +43,8 @@ def _all(whole: Whole, node: str | None, words: str) -> Iterator[Iterable[str]]:
         yield {node}
         yield from _around(whole, node)
     named = _named(whole, words)
-    if named:
-        yield named
+    yield {name for name in named if name_of(whole.known[name]) not in _NO_WORK}
+    yield named
     yield _sample(whole)
 
 

@@ -30,7 +30,7 @@ from torchsleuth.outcome import Passed, Stage
 from torchsleuth.reduce.events import Ended, Entered, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
 from torchsleuth.reduce.graphs import replace
-from torchsleuth.reduce.operators import fewer_operators
+from torchsleuth.reduce.operators import fewer_operators, shortcut
 from torchsleuth.reduce.order import Size, size_of
 from torchsleuth.reduce.patches import Material
 from torchsleuth.reduce.problem import Budget, Problem, Spent, Stopped
@@ -47,9 +47,8 @@ from torchsleuth.run.values import read_values
 
 _HANG: Final = 20.0
 """Seconds after which a program that hangs is taken to hang. A smaller one that takes less is not the same."""
-_PATIENCE: Final = 10.0
-"""So many times as long as the whole case may a part of it take."""
-_LEAST: Final = 30.0
+_USUAL: Final = 180.0
+"""Seconds for a query of anything else."""
 _ROUNDS: Final = 4
 _RUNNING: Final = frozenset({Stage.RUN, Stage.COMPARE, Stage.UNKNOWN})
 _ALONE: Final = frozenset({"crashed", "timed out", "out of memory", "mismatched"})
@@ -63,7 +62,7 @@ class Terms:
     match: Match = ORIGIN
     trust: bool = False
     deadline: float | None = None
-    """Seconds for a query. None: for a hang, at most 20; otherwise several times what the whole case takes."""
+    """Seconds for a query. None: for a hang, at most 20; otherwise 180."""
     memory: int | None = None
     needs: tuple[int, int] = (1, 1)
     """How many of how many runs have to show the failure."""
@@ -141,20 +140,16 @@ def reduce_with(
     material: Material,
     values: Callable[[], Values | None] = lambda: None,
     *,
-    node: str | None = None,
-    words: str = "",
     tiers: Sequence[Tier] = TIERS,
 ) -> None:
     """Make the best case of a problem as small as it can be, round by round until a whole round was in vain.
 
-    `values` is asked for what eager computes at each node of the best case. `node`, `words`: what is known of the
-    guilty operator.
+    `values` is asked for what eager computes at each node of the best case.
     """
     for _ in range(_ROUNDS):
         before = problem.best
         problem.tell(Entered("operators", "fewer operators"))
-        fewer_operators(problem, values(), node=node, words=words)
-        node, words = None, ""
+        fewer_operators(problem, values())
         for tier in tiers:
             problem.tell(Entered(tier.name, tier.words))
             run_pass(problem, tier.proposes, material)
@@ -212,18 +207,16 @@ class _Minifying:
         self._began = time.monotonic()
         failure = found.case.failure
         self._signature = None if failure is None else failure.signature
-        self._deadline = self._first_deadline(failure)
         self._strict = True
-        self._problem: Problem | None = None
 
     # ---- from beginning to end -------------------------------------------------------------------------------
 
     def run(self) -> Reduction:
-        problem, first = self._set_up()
-        self._problem = problem
+        problem = self._new_problem()
         why = ""
         try:
-            self._reduce(problem, first)
+            problem = self._looked_at(problem)
+            reduce_with(problem, self._material(), lambda: self._values(problem), tiers=self._terms.tiers)
         except Stopped as stopped:
             why = str(stopped)
         except KeyboardInterrupt:
@@ -232,28 +225,36 @@ class _Minifying:
         problem.tell(Ended(why))
         return self._concluded(problem, why)
 
-    def _set_up(self) -> tuple[Problem, Answer]:
-        """The problem, once the whole case was seen to fail."""
-        problem = self._new_problem()
+    def _looked_at(self, problem: Problem) -> Problem:
+        """The problem, once something was seen to fail as recorded: a promising part of the case, or the whole of it.
+
+        A large graph takes long. If a part of it fails in the same way, nobody needs to know about the whole; except if
+        a result is wrong: then the whole tells best which operator is the first to blame.
+        """
+        recorded = self._found.case.failure
+        problem.tell(Entered("guess", "looking at what the failure points to"))
+        if recorded is not None and recorded.signature.kind != "mismatched":
+            words = recorded.signature.op or ""
+            if shortcut(problem, self._values(problem), node=recorded.node, words=words):
+                return problem
         answer = problem.answer(problem.best, "the whole case")
         if answer.verdict is Verdict.INVALID and self._oracle is None and self._strict:
             self._strict = False  # its inputs are made up, and eager does not take them: the compiler fails before
-            problem = self._new_problem()
+            problem = self._new_problem(problem.spent)
             answer = problem.answer(problem.best, "the whole case")
         if answer.verdict is not Verdict.SAME:
-            wanted = expected.in_words(self._found.case.failure)
+            wanted = expected.in_words(recorded)
             raise SleuthError(
                 "the case does not show its failure here",
                 cause=f"expected that it {wanted}; seen: {answer.words or 'nothing'}",
                 remedy="`sleuth verify` says what differs",
             )
         sharper = self._sharper(answer)
-        if sharper != self._signature or self._terms.deadline is None:
+        if sharper != self._signature:
             self._signature = sharper
-            self._deadline = self._later_deadline(answer)
-            self._verdicts.put(self._new_problem().key(problem.best), answer)
             problem = self._new_problem(problem.spent)
-        return problem, answer
+        shortcut(problem, self._values(problem), node=answer.node, words=answer.guess)
+        return problem
 
     def _new_problem(self, spent: Spent | None = None) -> Problem:
         executor = self._oracle or Oracular(
@@ -261,6 +262,7 @@ class _Minifying:
             self._question,
             self._signature,
             self._terms.match,
+            deadline=self._time_for_one(),
             workers=self._terms.workers or cores(),
             needs=self._terms.needs,
         )
@@ -287,20 +289,17 @@ class _Minifying:
             strict=self._strict,
             trust=self._terms.trust,
             alone=kind in _ALONE,
-            deadline=self._deadline,
+            deadline=self._time_for_one(),
             memory=self._terms.memory,
         )
 
-    def _first_deadline(self, failure: Failure | None) -> float | None:
-        if self._terms.deadline is not None or failure is None or failure.signature.kind != "timed out":
+    def _time_for_one(self) -> float:
+        if self._terms.deadline is not None:
             return self._terms.deadline
+        failure = self._found.case.failure
+        if failure is None or failure.signature.kind != "timed out":
+            return _USUAL
         return min(expected.deadline_of(failure), _HANG)
-
-    def _later_deadline(self, answer: Answer) -> float | None:
-        """What hangs is stopped as early as the whole case was; else, whatever takes much longer than that."""
-        if self._deadline is not None:
-            return self._deadline
-        return max(_LEAST, float(round(_PATIENCE * answer.seconds, -1)))
 
     def _sharper(self, answer: Answer) -> Signature | None:
         """The signature with what the replay has found out besides: which operator computes the wrong result."""
@@ -309,16 +308,7 @@ class _Minifying:
             return known
         return replace(known, op=seen.signature.op)
 
-    # ---- reducing --------------------------------------------------------------------------------------------
-
-    def _reduce(self, problem: Problem, first: Answer) -> None:
-        recorded = self._found.case.failure
-        node = first.failure.node if first.failure is not None else None
-        node = node or (None if recorded is None else recorded.node)
-        words = first.guess or ("" if recorded is None else recorded.signature.op or "")
-        reduce_with(
-            problem, self._material(), lambda: self._values(problem), node=node, words=words, tiers=self._terms.tiers
-        )
+    # ---- what passes and searches need -----------------------------------------------------------------------
 
     def _material(self) -> Material:
         return Material(self._place.store.blobs, values_matter=self._values_matter)

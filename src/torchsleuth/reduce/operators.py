@@ -15,10 +15,28 @@ from torchsleuth.reduce.restricting import Values, Whole
 from torchsleuth.reduce.searching import least, one_minimal
 
 
-def fewer_operators(
-    problem: Problem, values: Values | None = None, *, node: str | None = None, words: str = ""
-) -> bool:
-    """Leave out operators of the best case. `node`, `words`: what is known of the guilty one. True: some are gone."""
+def shortcut(problem: Problem, values: Values | None = None, *, node: str | None = None, words: str = "") -> bool:
+    """Try a few operators that may be enough. `node`, `words`: what is known of the guilty one. True: some are.
+
+    The failure of a smaller part may point to it more closely: so again, as long as that helps.
+    """
+    helped = False
+    while _guessed(problem, values, node, words):
+        helped = True
+        node, words = problem.seen.node, problem.seen.guess
+    return helped
+
+
+def _guessed(problem: Problem, values: Values | None, node: str | None, words: str) -> bool:
+    whole = Whole(problem.best, values)
+    question = Operators(problem, whole, outputs=False)
+    found = [[name for name in whole.operators if name in guess] for guess in guesses(whole, node, words)]
+    question.ahead(found)
+    return any(question.holds(names) for names in found)
+
+
+def fewer_operators(problem: Problem, values: Values | None = None) -> bool:
+    """Leave out operators of the best case, until none can be left out by itself. True: some are gone."""
     before = problem.best
     whole = Whole(before, values)
     if len(whole.operators) < 2:
@@ -26,31 +44,25 @@ def fewer_operators(
     question = Operators(problem, whole)
     names: Sequence[str] = whole.operators
     if len(names) > 2:
-        question.best_outputs()
-        names = _guessed(question, whole, node, words)
+        question.fewer_outputs()
         names = least(names, question)
     names = one_minimal(names, question)
     question.sweep(names)
     return problem.best is not before
 
 
-def _guessed(question: Operators, whole: Whole, node: str | None, words: str) -> Sequence[str]:
-    found = [[name for name in whole.operators if name in guess] for guess in guesses(whole, node, words)]
-    question.ahead(found)
-    return next((names for names in found if question.holds(names)), list(whole.operators))
-
-
 class Operators:
     """Whether some of the operators of a case are enough."""
 
-    def __init__(self, problem: Problem, whole: Whole) -> None:
+    def __init__(self, problem: Problem, whole: Whole, *, outputs: bool = True) -> None:
+        """`outputs`: what is returned still is, as long as it is there."""
         self._problem = problem
         self._whole = whole
-        self._outputs = True
+        self._outputs = outputs
         self._cut: dict[tuple[frozenset[str], bool], Case | None] = {}
         self._held: list[str] = list(whole.operators)
 
-    def best_outputs(self) -> None:
+    def fewer_outputs(self) -> None:
         """Return only what nobody uses, if that is enough."""
         if self._problem.holds(self._whole.only(set(self._whole.operators), outputs=False), "fewer outputs"):
             self._outputs = False

@@ -83,6 +83,8 @@ class Problem:
         """Other failures that were met, each once."""
         self.passed: list[Case] = []
         """What did not fail at all since the best case was found."""
+        self.seen = Answer(Verdict.SAME)
+        """How the best case fails, as far as that is known."""
         self.trail: list[Case] = [case]
         """The best cases, one after another."""
         self._executor = executor
@@ -102,9 +104,11 @@ class Problem:
         """Whether a case is smaller than the best one and still fails in the same way. Then it is the best one."""
         if case is None or not self._is_candidate(case):
             return False
-        if self.answer(case, words).verdict is not Verdict.SAME:
+        answer = self.answer(case, words)
+        if answer.verdict is not Verdict.SAME:
             return False
-        self.adopt(case, words)
+        self._adopt(case, words)
+        self.seen = answer
         return True
 
     def each(self, cases: Sequence[Case | None], words: Sequence[str]) -> list[bool]:
@@ -143,7 +147,7 @@ class Problem:
                     self._flying[key] = self._executor.submit(case)
                     room -= 1
 
-    def adopt(self, case: Case, words: str) -> None:
+    def _adopt(self, case: Case, words: str) -> None:
         """Take a case that is known to fail in the same way as the best one."""
         self.best, self.size = case, self.measure(case)
         self.trail.append(case)

@@ -96,7 +96,5 @@ def _apart(value: torch.Tensor) -> torch.Tensor:
     if 0 in plain.shape:
         return plain.clone()
     needed = 1 + sum((length - 1) * stride for length, stride in zip(plain.shape, plain.stride(), strict=True))
-    memory = torch.empty(needed, dtype=plain.dtype, device=plain.device)
-    own = memory.as_strided(plain.shape, plain.stride())
-    own.copy_(plain)
-    return own
+    memory = plain.as_strided((needed,), (1,), plain.storage_offset()).clone()
+    return memory.as_strided(plain.shape, plain.stride())
