@@ -1,12 +1,14 @@
 """Real bugs of torch.compile, each met by `sleuth run`: does it yield a case, and of which kind?
 
-    python benchmarks/real_bugs.py FOLDER [--export] [--verify] [--timeout 90] [--level 4] [--after aot] [PROGRAM...]
+    python benchmarks/real_bugs.py FOLDER [--export] [--verify] [--minify] [--buried] [--timeout 90] [--level 4]
+                                          [--after aot] [PROGRAM...]
 
 Every `*.py` in the folder has `make() -> (function, arguments)`; a line `# kind: ...` in it says what is known of the
 bug. A driver of ten lines compiles the function and calls it once, under `sleuth run`, with a store of its own and no
 compiler caches from before. The table has one line for each case that was kept; `--export` also runs `sleuth export` on
 it, which runs the script in a fresh interpreter; `--verify` runs `sleuth verify`, which replays it in another one as
-well, and says what differs. The exit code is 1 if a program left no case.
+well, and says what differs; `--minify` makes it small. `--buried` puts each into the middle of a transformer of two
+layers first. The exit code is 1 if a program left no case.
 """
 
 from __future__ import annotations
@@ -38,6 +40,52 @@ spec.loader.exec_module(module)
 function, arguments = module.make()
 with torch.no_grad():
     torch.compile(function)(*arguments)
+"""
+BURIED = """\
+import importlib.util
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+spec = importlib.util.spec_from_file_location({name!r}, {path!r})
+module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+function, arguments = module.make()
+
+
+class Layer(nn.Module):
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        split = self.qkv(self.norms[0](x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = split.permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5, -1)
+        x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.norms[1](x))))
+
+
+def buried(hidden, *arguments):
+    hidden = first(hidden)
+    nothing = hidden.sum() * 0
+    given = [one if one.dtype == torch.bool else one + nothing.to(one.dtype) for one in arguments]
+    result = function(*given)
+    return second(hidden + result.float().mean().nan_to_num()), result
+
+
+torch.manual_seed(0)
+first, second = Layer(), Layer()
+hidden = torch.randn(2, 8, 32)
+_, arguments = module.make()
+with torch.no_grad():
+    torch.compile(buried)(hidden, *arguments)
 """
 HEAD = "program", "known as", "exit code", "seconds", "kind", "stage", "op", "user's line", "symptom", "graph"
 SLEUTH = (sys.executable, "-m", "torchsleuth")
@@ -107,6 +155,19 @@ class Exported(Trial):
         return "no: " + (told.get("not_run") or f"{told.get('seen')}")
 
 
+class Minified(Trial):
+    head = "sleuth minify"
+
+    def command(self, case: str, store: str) -> tuple[str, ...]:
+        return "minify", case
+
+    def words(self, told: dict[str, Any]) -> str:
+        before, after = told["before"], told["after"]
+        verified = "verified" if told["verified"] else "NOT verified"
+        size = f"{after['operators']} ops, {after['inputs']} inputs, {after['elements']} elements"
+        return f"{before['operators']} ops → {size}, {told['queries']} queries, {verified}"
+
+
 class Verified(Trial):
     head = "sleuth verify"
 
@@ -152,7 +213,9 @@ def symptom_of(failure: Failure) -> str:
 def run(program: Path, folder: Path, options: argparse.Namespace, environ: Mapping[str, str]) -> Ran:
     driver, store = folder / "driver.py", folder / "store"
     folder.mkdir()
-    driver.write_text(DRIVER.format(name=program.stem, path=str(program)), encoding="utf-8")
+    driver.write_text(
+        (BURIED if options.buried else DRIVER).format(name=program.stem, path=str(program)), encoding="utf-8"
+    )
     asked = ("--level", options.level, "--after", options.after, "--timeout", f"{options.timeout:g}")
     began = time.monotonic()
     ran = subprocess.run(
@@ -176,6 +239,8 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", help="only these, by name")
     parser.add_argument("--export", action="store_true", help="also: does the exported script reproduce it?")
     parser.add_argument("--verify", action="store_true", help="also: what does `sleuth verify` say?")
+    parser.add_argument("--minify", action="store_true", help="also: what does `sleuth minify` make of it?")
+    parser.add_argument("--buried", action="store_true", help="each in the middle of a transformer of two layers")
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for each run (default 90)")
     parser.add_argument("--level", default="4")
     parser.add_argument("--after", default="aot")
@@ -190,7 +255,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="sleuth-real-bugs-") as name:
         folder = Path(name)
         environ = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
-        wanted = [kind for kind, asked in ((Exported, options.export), (Verified, options.verify)) if asked]
+        kinds = (Exported, options.export), (Verified, options.verify), (Minified, options.minify)
+        wanted = [kind for kind, asked in kinds if asked]
         trials = [kind(options.timeout, environ) for kind in wanted]
         head = (*HEAD, *(trial.head for trial in trials))
         show(head)

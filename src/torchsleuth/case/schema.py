@@ -355,6 +355,8 @@ class Stored(Record, frozen=True, tag_field="is", tag="stored"):
     """Bytes that lie beside the case, under their own hash."""
 
     digest: str
+    digits: int = 0
+    """If they are numbers that were rounded: to so many significant digits."""
 
 
 class Generated(Record, frozen=True, tag_field="is", tag="generated"):

@@ -16,7 +16,7 @@ import torch
 
 from torchsleuth import torch_compat
 from torchsleuth.case.graphs import targets
-from torchsleuth.case.schema import Case, Graph, Node
+from torchsleuth.case.schema import Case, Fake, Graph, Node, Ref, Symbolic
 from torchsleuth.errors import SleuthError
 from torchsleuth.reduce.graphs import (
     is_call,
@@ -28,7 +28,7 @@ from torchsleuth.reduce.graphs import (
     refs_in,
     refs_of,
 )
-from torchsleuth.reduce.order import outputs_of
+from torchsleuth.reduce.order import graphs_in, outputs_of
 from torchsleuth.reduce.sizes import symbols_of
 
 _UNWRITTEN: Final = frozenset(
@@ -48,7 +48,8 @@ def legal(case: Case) -> bool:
         case.examples is not None and len(case.examples) != len(case.inputs)
     ):
         return False
-    return _is_whole(graph) and _computes(graph) and _returns(graph) and _knows_its_symbols(case)
+    whole = all(_is_whole(one) and _is_balanced(one) and _has_conditions(one) for one in graphs_in(graph))
+    return whole and _computes(graph) and _returns(graph) and _knows_its_symbols(case)
 
 
 def name_of(node: Node) -> str:
@@ -79,6 +80,40 @@ def _is_whole(graph: Graph) -> bool:
             return False
         seen.add(node.name)
     return [node.op for node in graph.nodes].count("output") == 1 and output_of(graph).op == "output"
+
+
+_PAIRS: Final = (("increment_nesting", "decrement_nesting"), ("_enter_", "_exit_"), ("_hooks_disable", "_hooks_enable"))
+"""Calls that change the mode of the whole process until another call."""
+
+
+def _is_balanced(graph: Graph) -> bool:
+    """Whether every mode that a graph enters is left again: or else whatever runs after it would be in that mode."""
+    names = [name_of(node) for node in graph.nodes if node.op == "call_function" and node.target.startswith("torch.")]
+    for begin, end in _PAIRS:
+        entered: list[str] = []
+        for name in names:
+            if begin in name:
+                entered.append(name.replace(begin, end))
+            elif end in name and (not entered or entered.pop() != name):
+                return False
+        if entered:
+            return False
+    return True
+
+
+def _has_conditions(graph: Graph) -> bool:
+    """Whether what decides between branches is one truth value. On fakes, operators take anything for one."""
+    known = {node.name: node for node in graph.nodes}
+    for node in graph.nodes:
+        if not node.target.startswith("torch.ops.higher_order.") or name_of(node) != "cond" or not node.args:
+            continue
+        condition = node.args[0]
+        value = produced(known[condition.name]) if isinstance(condition, Ref) else condition
+        if isinstance(value, Fake) and (value.dtype != "bool" or any(length != 1 for length in value.size)):
+            return False
+        if isinstance(value, Symbolic) and value.type != "bool":
+            return False
+    return True
 
 
 def _computes(graph: Graph) -> bool:

@@ -25,7 +25,7 @@ from torchsleuth.case.signatures import ORIGIN, Match
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.files import LocalFiles
 from torchsleuth.case.stores.store import Listed, Store
-from torchsleuth.errors import SleuthError
+from torchsleuth.errors import DoesNotFail
 from torchsleuth.outcome import Passed, Stage
 from torchsleuth.reduce.events import Ended, Entered, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
@@ -152,7 +152,7 @@ def reduce_with(
         fewer_operators(problem, values())
         for tier in tiers:
             problem.tell(Entered(tier.name, tier.words))
-            run_pass(problem, tier.proposes, material)
+            run_pass(problem, tier.proposes, material, likely=tier.likely)
         if problem.best is before:
             return
 
@@ -244,10 +244,11 @@ class _Minifying:
             answer = problem.answer(problem.best, "the whole case")
         if answer.verdict is not Verdict.SAME:
             wanted = expected.in_words(recorded)
-            raise SleuthError(
+            raise DoesNotFail(
                 "the case does not show its failure here",
                 cause=f"expected that it {wanted}; seen: {answer.words or 'nothing'}",
                 remedy="`sleuth verify` says what differs",
+                verdict=answer.verdict.value,
             )
         sharper = self._sharper(answer)
         if sharper != self._signature:

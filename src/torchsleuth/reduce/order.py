@@ -10,7 +10,8 @@ From what counts most:
 3. `complexity`  `add` says more than `addmm`, and an argument that is left out more than one that is given.
 4. `elements`    Small tensors can be read; `rank` and `layout` likewise: few dimensions, no odd strides.
 5. `dtypes`      float32 before bfloat16 before complex64.
-6. `values`      Zeros before ones before counting before drawn numbers before numbers of the program's own.
+6. `values`      Zeros before ones before counting before drawn numbers before numbers of the program's own, of which
+                 few are better than many, and such with few digits better than others.
 7. `data`        Bytes that have to lie in a file beside the script.
 8. `settings`    Options, variables and modes that are not as they are by default; symbolic sizes; gradients.
 9. `text`        What is written about it. The last word has the digest, so that two different cases are never equal.
@@ -28,7 +29,6 @@ from torchsleuth.case.names import DTYPE_BITS
 from torchsleuth.case.schema import (
     Case,
     Float,
-    Generated,
     Graph,
     List,
     Module,
@@ -39,10 +39,12 @@ from torchsleuth.case.schema import (
     Size as SizeValue,
     State,
     Storage,
+    Stored,
     Tensor,
     Tuple,
     Value,
 )
+from torchsleuth.case.script.ways import most_bytes
 from torchsleuth.reduce.graphs import is_call, operators, output_of, replace, tensors_in
 
 _DEFAULT: Final = State()
@@ -83,7 +85,7 @@ def size_of(case: Case) -> Size:
         layout=sum(map(_layout, tensors)),
         dtypes=sum(dtype_rank(tensor.dtype) for tensor in tensors),
         values=sum(map(_value_rank, case.storages)) + sum(map(_number_rank, case.inputs)),
-        data=sum(storage.nbytes for storage in case.storages if _is_stored(storage)),
+        data=_data(case),
         settings=_settings(case),
         text=len(described),
         digest=hashlib.sha256(described).hexdigest(),
@@ -202,16 +204,24 @@ def _layout(tensor: Tensor) -> int:
     return odd
 
 
-def _is_stored(storage: Storage) -> bool:
-    return not isinstance(storage.content, (Generated, Nothing))
+def _data(case: Case) -> int:
+    """The bytes that have to lie in a file beside the script."""
+    most = most_bytes(case)
+    return sum(
+        storage.nbytes for storage in case.storages if isinstance(storage.content, Stored) and storage.nbytes > most
+    )
+
+
+_FEW_BYTES: Final = 512
+_FEW_VALUES, _MANY_VALUES, _ALL_DIGITS = 10, 30, 18
 
 
 def _value_rank(storage: Storage) -> int:
     content = storage.content
     if isinstance(content, Nothing):
         return 0
-    if not isinstance(content, Generated):
-        return 20
+    if isinstance(content, Stored):
+        return (_FEW_VALUES if storage.nbytes <= _FEW_BYTES else _MANY_VALUES) + (content.digits or _ALL_DIGITS)
     match content.how:
         case "constant":
             return 0 if content.low == 0 else 1 if content.low == 1 else 2

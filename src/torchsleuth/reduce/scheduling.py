@@ -22,11 +22,17 @@ _WINDOW: Final = 8
 """So many sites are tried against the same case before what holds is put together."""
 
 
-def run_pass(problem: Problem, proposes: Pass, material: Material) -> bool:
-    """Try what a pass proposes for the best case. True: there is a better one now."""
+def run_pass(problem: Problem, proposes: Pass, material: Material, *, likely: bool = False) -> bool:
+    """Try what a pass proposes for the best case. True: there is a better one now.
+
+    `likely`: most of it will do. Then what stands in the way is looked for by halves.
+    """
     before = problem.best
     sites = [tuple(site) for site in proposes(problem.best, material)]
     sites = [site for site in sites if site]
+    if likely:
+        _try_halves(problem, sites)
+        return problem.best is not before
     if len(sites) > 1 and problem.holds(*_applied(combined([site[0] for site in sites]), problem.best)):
         return True
     rest = iter(sites)
@@ -37,6 +43,15 @@ def run_pass(problem: Problem, proposes: Pass, material: Material) -> bool:
 
 def _applied(patch: Patch, case: Case) -> tuple[Case | None, str]:
     return patch(case), patch.words
+
+
+def _try_halves(problem: Problem, sites: Sequence[Site]) -> None:
+    if len(sites) == 1:
+        _try_one(problem, sites[0])
+    elif sites and not problem.holds(*_applied(combined([site[0] for site in sites]), problem.best)):
+        middle = len(sites) // 2
+        _try_halves(problem, sites[:middle])
+        _try_halves(problem, sites[middle:])
 
 
 def _try_window(problem: Problem, window: Sequence[Site]) -> None:

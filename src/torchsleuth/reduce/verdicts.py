@@ -65,6 +65,7 @@ class Verdicts:
     def __init__(self, table: sqlite3.Connection | None = None) -> None:
         self._table = table
         self._known: dict[bytes, Answer] = {}
+        self._since = 0.0
 
     @classmethod
     @contextmanager
@@ -84,7 +85,9 @@ class Verdicts:
         if self._table is None:
             return None
         try:
-            row = self._table.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
+            row = self._table.execute(
+                "SELECT answer FROM answers WHERE key = ? AND at >= ?", (key, self._since)
+            ).fetchone()
             answer = None if row is None else _DECODER.decode(row[0])
         except (sqlite3.Error, msgspec.MsgspecError) as error:
             log.warning("an answer that was kept cannot be read: %s", error)
@@ -112,9 +115,9 @@ class Verdicts:
             self._table = None
 
     def forget(self) -> None:
-        """Begin anew, without what was answered before."""
+        """Begin anew: what was answered before is not believed. What is answered from now on is kept as ever."""
         self._known.clear()
-        self._table = None
+        self._since = time.time()
 
 
 def _opened(path: Path) -> sqlite3.Connection | None:

@@ -97,4 +97,5 @@ def _apart(value: torch.Tensor) -> torch.Tensor:
         return plain.clone()
     needed = 1 + sum((length - 1) * stride for length, stride in zip(plain.shape, plain.stride(), strict=True))
     memory = plain.as_strided((needed,), (1,), plain.storage_offset()).clone()
-    return memory.as_strided(plain.shape, plain.stride())
+    own = torch.empty(0, dtype=plain.dtype, device=plain.device)
+    return own.set_(memory.untyped_storage(), 0, plain.shape, plain.stride())  # no view of `memory`, to autograd

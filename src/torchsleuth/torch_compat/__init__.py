@@ -35,6 +35,7 @@ from torchsleuth.torch_compat.fakes import (
     fake_mode as fake_mode,
     know_as as know_as,
     know_item as know_item,
+    quiet_fakes as quiet_fakes,
     quiet_shapes as quiet_shapes,
     shape_env_of as shape_env_of,
     subclass_name as subclass_name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -18,6 +19,18 @@ from torchsleuth.torch_compat.shapes import symbolic_expr
 def fake_mode(shape_env: Any) -> Any:
     """A fresh fake mode over a shape environment."""
     return resolve("FakeTensorMode")(shape_env=shape_env)
+
+
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """Inside, operators that refuse fake tensors only raise, and do not log that they do."""
+    log = logging.getLogger(resolve("FakeTensorMode").__module__)
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def shape_env_of(fake: torch.Tensor) -> Any:
