@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         CaseError as CaseError,
         SleuthError as SleuthError,
     )
+    from torchsleuth.reduce.minifying import Reduction as Reduction, Terms as Terms, minify as minify
+    from torchsleuth.reduce.problem import Budget as Budget
     from torchsleuth.run.fidelity import Fidelity as Fidelity, verify as verify
     from torchsleuth.run.replay import replay as replay
     from torchsleuth.run.runners.fresh import Fresh as Fresh
@@ -47,6 +49,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AccuracyError": "errors",
     "After": "config",
+    "Budget": "reduce.problem",
     "Case": "case.schema",
     "CaseError": "errors",
     "Comparison": "compare",
@@ -57,13 +60,16 @@ _HOMES = {
     "InProcess": "run.runners.in_process",
     "Judgement": "compare",
     "Recording": "case.recording",
+    "Reduction": "reduce.minifying",
     "SleuthError": "errors",
     "Store": "case.stores.store",
+    "Terms": "reduce.minifying",
     "Tolerance": "compare",
     "Verdict": "compare",
     "Warm": "run.runners.warm",
     "installed": "capture.installing",
     "judge": "compare",
+    "minify": "reduce.minifying",
     "raised": "case.failures",
     "replay": "run.replay",
     "same": "compare",
@@ -76,6 +82,7 @@ _HOMES = {
 __all__ = [
     "AccuracyError",
     "After",
+    "Budget",
     "Case",
     "CaseError",
     "Comparison",
@@ -86,14 +93,17 @@ __all__ = [
     "InProcess",
     "Judgement",
     "Recording",
+    "Reduction",
     "SleuthError",
     "Store",
+    "Terms",
     "Tolerance",
     "Verdict",
     "Warm",
     "__version__",
     "installed",
     "judge",
+    "minify",
     "raised",
     "replay",
     "same",

@@ -19,6 +19,7 @@
     │   ├── NeedsTrust         it calls code of the user's own, and nobody said that is trusted
     │   ├── CannotHold         a value has no place in a case, or was noticed in one and is needed now
     │   └── StoreError         the store itself cannot be read or written
+    ├── DoesNotFail            a case was to fail as recorded, and does not
     └── AccuracyError          two runs were compared and disagree
 
 An exception of the user's program, or of a compiler under test, is never wrapped in one of these:
@@ -133,6 +134,14 @@ class CannotHold(CaseError):
 
 class StoreError(CaseError):
     """The store itself cannot be read or written: no such folder, no room, no permission."""
+
+
+class DoesNotFail(SleuthError):
+    """A case was to fail as recorded, and does not. `verdict`: what a run says instead, in a word."""
+
+    def __init__(self, what: str, *, cause: str, remedy: str, verdict: str = "") -> None:
+        super().__init__(what, cause=cause, remedy=remedy)
+        self.verdict = verdict
 
 
 class AccuracyError(SleuthError):

@@ -219,7 +219,7 @@ def _complete(flight: InFlight, death: Death | None, log: Log, parent: str | Non
             store.remove(flight.case)
     stage = case.failure.signature.stage if case.failure else Stage.UNKNOWN
     words = f"{flight.graph}, {stage}: {expected.in_words(case.failure)}"
-    following = next_command(listed, flight.store)
+    following = next_command(listed, flight.store, case)
     return Kept(flight.pid, flight.store, listed.id, listed.path, flight.graph, words, following)
 
 

@@ -45,13 +45,14 @@ HANG: Final = 1.0
 """Seconds that a run has to last, so that interrupting it tells of a hang."""
 
 
-def next_command(entry: Listed, store: str) -> str:
+def next_command(entry: Listed, store: str, case: schema.Case) -> str:
     """What to type when a case was kept. Its id is enough where the command would look by itself."""
+    verb = "verify" if case.todo is None else case.todo
     try:
         found = anchored(config.load().store) == store
     except SleuthError:
         found = False
-    return f"sleuth verify {entry.id if found else shlex.quote(entry.path)}"
+    return f"sleuth {verb} {entry.id if found else shlex.quote(entry.path)}"
 
 
 # ---- failures --------------------------------------------------------------------------------------------
@@ -144,9 +145,8 @@ def _keep(watch: Watch, settings: Settings, evidence: Evidence) -> Kept | None:
         entry, case = save(store, settings, graph, evidence.inputs, evidence.failure, evidence.state, parent, history)
         guarded(settings, None, lambda: _put_beside(store, entry, case, evidence.code))
     words = _words(graph, evidence.failure)
-    kept = Kept(
-        os.getpid(), store.files.root, entry.id, entry.path, graph.name, words, next_command(entry, store.files.root)
-    )
+    following = next_command(entry, store.files.root, case)
+    kept = Kept(os.getpid(), store.files.root, entry.id, entry.path, graph.name, words, following)
     watch.journal.keep(kept)
     log.warning("%s: %s\n  kept as %s\n  Next: %s", _kind(evidence.failure), words, kept.path, kept.next)
     return kept

@@ -27,11 +27,13 @@ from torchsleuth.cli import (
     demo as demo_command,
     doctor as doctor_command,
     export as export_command,
+    minify as minify_command,
     replay as replay_command,
     run as run_command,
     verify as verify_command,
 )
 from torchsleuth.cli.answers import Answer, after, give
+from torchsleuth.cli.minify import Wanted
 from torchsleuth.cli.replay import Asked, Where as Runner
 from torchsleuth.errors import SleuthError
 
@@ -240,6 +242,48 @@ def verify(
     """Replay a case and run its script, each in a new interpreter: does it reproduce? If not (1), what differs?"""
     asked = Asked(case, store, None, None, trust, deadline, memory, with_history, match)
     answer = lambda: verify_command.verify(err, asked, repeats=repeats, as_json=json)  # noqa: E731
+    raise typer.Exit(give(out, answer, as_json=json))
+
+
+@command()
+def minify(
+    case: Case,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND", help="Your own test, given the script. Exit code 1: still fails, 0: does not, 125: skip."
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the one that was interrupted.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Ask everything anew, whatever is known already.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=1.0, metavar="SECONDS", help="Stop then, with the smallest one so far.")
+    ] = None,
+    queries: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after so many queries, with the smallest one so far.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the script there.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many queries at a time. Default: one a core.")
+    ] = None,
+    needs: Annotated[
+        str | None, typer.Option(metavar="K/N", help="It fails now and then: K of at most N runs have to show it.")
+    ] = None,
+    deadline: Deadline = None,
+    memory: Memory = None,
+    match: Annotated[
+        str | None,
+        typer.Option("--match", metavar="HOW", help="Which failure is the recorded one: origin, exact, any, regex:…"),
+    ] = None,
+    trust: Trust = False,
+    store: StoreOption = None,
+    json: AsJson = False,
+) -> None:
+    """Make a case as small as it can be. 0: done and verified, 1: it does not show, 2, 3: as ever, 130: interrupted."""
+    wanted = Wanted(
+        case, store, test, resume, again, timeout, queries, deadline, memory, workers, needs, match, trust, to
+    )
+    answer = lambda: minify_command.minify(err, wanted, width=out.width, as_json=json)  # noqa: E731
     raise typer.Exit(give(out, answer, as_json=json))
 
 

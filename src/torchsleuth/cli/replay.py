@@ -40,7 +40,7 @@ class Where(Word):
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[KMGT]i?)B?", re.IGNORECASE)
-_RUNNING = ("replay", "verify", "export")
+_RUNNING = ("replay", "verify", "minify", "export")
 _MOST_MEMORY = 2**60
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 

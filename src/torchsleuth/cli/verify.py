@@ -68,6 +68,8 @@ def _next(result: Fidelity, asked: Asked, found: Found) -> str:
             asked.command("verify", found, "--trust") if "--trust" in outcome.reason else asked.command("show", found)
         )
     if result.reproduces:
+        if found.case.failure is not None and not asked.with_history:
+            return asked.command("minify", found)
         return asked.command("export", found, "-o", "repro.py")
     first = result.findings[0] if result.findings else None
     if first is None:

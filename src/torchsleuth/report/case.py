@@ -117,7 +117,7 @@ def render_case(
         yield Text("\n").join(Text(f"  {listing.frame_words(frame)}", "green") for frame in case.origin.frames[-10:])
     yield _title(f"graph of {len(case.graph.nodes):,} nodes")
     op = case.failure.signature.op if case.failure is not None else None
-    yield _code(lines, op, whole=whole)
+    yield render_code(lines, op, whole=whole)
     yield from _tables(case, whole=whole)
 
 
@@ -197,7 +197,7 @@ def _signal_words(number: int) -> str:
         return f"signal {number}"
 
 
-def _code(lines: Sequence[listing.Line], op: str | None, *, whole: bool) -> Text:
+def render_code(lines: Sequence[listing.Line], op: str | None, *, whole: bool) -> Text:
     """The lines of the graph in colours; of a long one the beginning and the end."""
     hidden = 0 if whole else max(0, len(lines) - _FIRST_LINES - _LAST_LINES)
     code = Text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from torchsleuth.case.schema import Case, Entry, Fake, Graph, List, Meta, Node, Ref, Storage, Tuple, Value
 from torchsleuth.reduce.graphs import (
@@ -19,7 +19,7 @@ from torchsleuth.reduce.graphs import (
     users_of,
     with_inputs,
 )
-from torchsleuth.reduce.legality import legal, results
+from torchsleuth.reduce.legality import legal, name_of, results
 from torchsleuth.reduce.order import outputs_of, size_of
 from torchsleuth.reduce.patches import Material, Patch
 from torchsleuth.reduce.propagating import propagated
@@ -222,8 +222,12 @@ def is_dynamo(case: Case) -> bool:
 
 
 def calls(graph: Graph) -> Iterable[Node]:
-    """The nodes that compute something, from the last one to the first."""
-    return [node for node in reversed(graph.nodes) if is_call(node)]
+    """The nodes that compute something and may be another call, from the last one to the first."""
+    return [node for node in reversed(graph.nodes) if is_call(node) and name_of(node) not in _FIXED]
+
+
+_FIXED: Final = frozenset({"inductor_seeds", "inductor_lookup_seed"})
+"""Calls whose results Inductor's random operators take, and nothing else in their place. They go with those."""
 
 
 def meta_like(node: Node, value: Value) -> Meta:

@@ -13,18 +13,17 @@ from typing import Any, Final
 from torchsleuth.case.schema import Case, Code, Compiler, Entry, Function, Graph, Meta, State
 from torchsleuth.case.script.compilers import ARGUMENTS
 from torchsleuth.case.script.states import draws_random_numbers
-from torchsleuth.reduce.graphs import replace
+from torchsleuth.config import After
+from torchsleuth.reduce.graphs import replace, tensors_in
 from torchsleuth.reduce.order import graphs_in
 from torchsleuth.reduce.passes.editing import smaller
 from torchsleuth.reduce.patches import Material, Patch, Site
 
 _DEFAULT: Final = State()
 _SINGLE: Final = (
-    "grad inference autocast_cache deterministic fill_uninitialised default_dtype default_device matmul_precision "
-    "threads".split()
+    "autocast_cache deterministic fill_uninitialised default_dtype default_device matmul_precision threads".split()
 )
 """The fields of a state that are one setting each."""
-_IN_WORDS: Final = {"grad": "gradients", "inference": "inference mode", "fill_uninitialised": "fresh memory filled"}
 
 
 # ---- settings ----------------------------------------------------------------------------------------------
@@ -37,7 +36,7 @@ def settings(case: Case, material: Material) -> Iterator[Site]:
         _patch("all settings: as by default", _everything),
         _patch("state: as by default", lambda one: replace(one, state=_plain_state(one))),
     ]
-    yield from _of_state(case.state)
+    yield from _of_state(case)
     if case.state.rng and not draws_random_numbers(case.graph):
         yield [_patch("random state: none", _without_random_state)]
     yield from _of_compiler(case.compiler)
@@ -59,7 +58,14 @@ def _everything(case: Case) -> Case:
 
 
 def _plain_state(case: Case) -> State:
-    return State(rng=case.state.rng if draws_random_numbers(case.graph) else ())
+    rng = case.state.rng if draws_random_numbers(case.graph) else ()
+    return State(grad=_may_have_gradients(case) or (case.state.grad and not case.state.inference), rng=rng)
+
+
+def _may_have_gradients(case: Case) -> bool:
+    """Whether gradients may be on. What is compiled after AOT refuses inputs that require them then."""
+    required = any(tensor.requires_grad for value in case.inputs for tensor in tensors_in(value))
+    return not required or case.compiler.after is not After.AOT
 
 
 def _without_random_state(case: Case) -> Case:
@@ -70,7 +76,8 @@ def _with_state(case: Case, **changes: Any) -> Case:
     return replace(case, state=replace(case.state, **changes))
 
 
-def _of_state(state: State) -> Iterator[Site]:
+def _of_state(case: Case) -> Iterator[Site]:
+    state = case.state
     for one in state.config:
         yield [_without_item("config", one, f"{one.module}.{one.name}: as by default")]
     for variable in state.environment:
@@ -79,9 +86,15 @@ def _of_state(state: State) -> Iterator[Site]:
         yield [_without_item("flags", flag, f"torch.backends.{flag.name}: as by default")]
     for cast in state.autocast:
         yield [_without_item("autocast", cast, f"autocast on {cast.device}: off")]
+    if state.grad != _DEFAULT.grad or state.inference:
+        yield [_patch("gradients, inference mode: as by default", _without_modes)]
     for name in _SINGLE:
         if getattr(state, name) != getattr(_DEFAULT, name):
-            yield [_patch(f"{_IN_WORDS.get(name, name.replace('_', ' '))}: as by default", _defaulted(name))]
+            yield [_patch(f"{name.replace('_', ' ')}: as by default", _defaulted(name))]
+
+
+def _without_modes(case: Case) -> Case:
+    return _with_state(case, grad=_plain_state(case).grad, inference=False)
 
 
 def _defaulted(name: str) -> Callable[[Case], Case]:

@@ -1,0 +1,350 @@
+"""`sleuth minify`: the smallest program that still shows a failure.
+
+Exit codes: 0 there is a smallest one, and it was seen to fail in a fresh interpreter (or by the user's test); 1 the
+failure does not show here, or what was found could not be verified; 2 it cannot be done as asked; 3 our own fault; 130
+it was interrupted (what was found until then is kept and told).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from torchsleuth.case.disk import told
+from torchsleuth.case.signatures import Match
+from torchsleuth.case.stores.examining import Found
+from torchsleuth.case.stores.store import Store
+from torchsleuth.case.words.wording import clean
+from torchsleuth.cli.answers import Answer, error_data
+from torchsleuth.cli.replay import Asked, size_of
+from torchsleuth.errors import DoesNotFail, SleuthError
+
+if TYPE_CHECKING:
+    from torchsleuth.reduce.executors import Executor
+    from torchsleuth.reduce.jobs import Job, Ledger
+    from torchsleuth.reduce.minifying import Reduction, Terms
+    from torchsleuth.run.query import Runner
+
+INTERRUPTED: Final = 130
+_NEEDS: Final = re.compile(r"(\d{1,4})/(\d{1,4})")
+_CODES: Final = {"passed": 1, "other": 1, "timeout": 1, "invalid": 2, "broken": 3}
+"""If the whole case answers so."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `sleuth minify` was asked for; None where it was not asked."""
+
+    name: str
+    store: str | None = None
+    test: str | None = None
+    resume: bool = False
+    again: bool = False
+    timeout: float | None = None
+    queries: int | None = None
+    deadline: float | None = None
+    memory: str | None = None
+    workers: int | None = None
+    needs: str | None = None
+    match: str | None = None
+    trust: bool = False
+    output: Path | None = None
+
+
+def minify(err: Console, wanted: Wanted, *, width: int = 100, as_json: bool = False) -> Answer:
+    """Make a case as small as it can be. The exit codes are above."""
+    from torchsleuth.reduce.jobs import folder_of, last, name_of, started
+
+    _check(wanted)
+    asked = Asked(wanted.name, wanted.store, trust=wanted.trust)
+    found = asked.found()
+    store = Store.open(wanted.store)
+    folder = folder_of(store)
+    try:
+        job = _job(wanted, found, folder, name_of(found))
+    except SleuthError as error:
+        if not wanted.resume:
+            raise
+        return _refused(error, _instead(wanted, asked, found, last(folder, name_of(found))), 2)
+    terms = _terms(wanted, job)
+    with started(folder, job) as ledger:
+        return _Minifying(err, wanted, asked, found, store, ledger, terms, quiet=as_json).answer(width)
+
+
+class _Minifying:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        err: Console,
+        wanted: Wanted,
+        asked: Asked,
+        found: Found,
+        store: Store,
+        ledger: Ledger,
+        terms: Terms,
+        *,
+        quiet: bool,
+    ) -> None:
+        from torchsleuth.cli.minify_progress import Sofar
+
+        self._err = err
+        self._wanted = wanted
+        self._asked = asked
+        self._found = found
+        self._store = store
+        self._ledger = ledger
+        self._quiet = quiet
+        self._terms = terms
+        self._sofar = Sofar(ledger.job.case, passes=len(terms.tiers) + 1, budget=terms.budget)
+
+    def answer(self, width: int) -> Answer:
+        interrupted = _Interrupts()
+        try:
+            with interrupted.counted():
+                reduction = self._reduced()
+        except KeyboardInterrupt:
+            return self._left()
+        except DoesNotFail as error:
+            return self._not_there(error)
+        self._ledger.finish(why=reduction.why, result=reduction.entry.id if reduction.entry is not None else "")
+        return self._told(reduction, width, interrupted.count > 0)
+
+    def _reduced(self) -> Reduction:
+        from torchsleuth.cli.minify_progress import shown
+        from torchsleuth.reduce.minifying import minify
+
+        with ExitStack() as stack:
+            oracle, runner = self._testing(stack)
+            observer = stack.enter_context(shown(self._err, self._sofar, quiet=self._quiet))
+            return minify(
+                self._found,
+                oracle=oracle,
+                runner=runner,
+                store=self._store,
+                terms=self._terms,
+                observers=[observer],
+            )
+
+    def _testing(self, stack: ExitStack) -> tuple[Executor | None, Runner | None]:
+        """The user's test, if there is one, and somebody who computes values for it."""
+        job = self._ledger.job
+        if not job.test:
+            return None, None
+        from torchsleuth.reduce.commanding import Commanded
+        from torchsleuth.run.runners.client import cores
+        from torchsleuth.run.runners.warm import Warm
+
+        oracle = Commanded(
+            job.test,
+            self._store,
+            workers=job.workers or cores(),
+            deadline=job.deadline,
+            trust=job.trust,
+            folder=self._ledger.work,
+        )
+        return stack.enter_context(oracle), stack.enter_context(Warm(workers=1))
+
+    # ---- how it ended ----------------------------------------------------------------------------------------
+
+    def _not_there(self, error: DoesNotFail) -> Answer:
+        self._ledger.finish()
+        following = self._asked.command("verify", self._found)
+        if error.verdict == "broken":
+            following = "sleuth doctor"
+        elif "--trust" in error.cause and not self._wanted.trust:
+            following = self._asked.command("minify", self._found, "--trust")
+        return _refused(error, following, _CODES[error.verdict], case=self._ledger.job.case, verdict=error.verdict)
+
+    def _left(self) -> Answer:
+        """Interrupted before there was a result, or while its script was run."""
+        self._ledger.finish(why="it was interrupted")
+        sofar = self._sofar
+        shown = [Text("interrupted; what was found out is kept", "bold yellow"), Text(sofar.line(), "dim")]
+        data = {"case": self._ledger.job.case, "verified": False, "interrupted": True, "queries": sofar.asked}
+        return Answer(data, shown, self._to_go_on(), INTERRUPTED)
+
+    def _told(self, reduction: Reduction, width: int, interrupted: bool) -> Answer:
+        from torchsleuth.report.reduction import reduction_data, render_reduction
+
+        by_test = bool(self._ledger.job.test)
+        script = self._copied(reduction)
+        data: dict[str, Any] = {
+            "case": self._ledger.job.case,
+            **reduction_data(reduction, by_test=by_test),
+            "copy": None if script is None else str(script),
+            "interrupted": interrupted,
+        }
+        shown = [*render_reduction(reduction, width=width, by_test=by_test)]
+        where = script or reduction.script
+        if where is not None:
+            shown.append(Text(clean(str(where)), "bold"))
+        is_good = reduction.is_verified or (by_test and reduction.entry is not None)
+        code = INTERRUPTED if interrupted else 0 if is_good or _is_minimal_already(reduction) else 1
+        return Answer(data, shown, self._next(reduction, where, is_good), code)
+
+    def _copied(self, reduction: Reduction) -> Path | None:
+        """The script, and what lies beside it, where the user wants it."""
+        out, delivery = self._wanted.output, reduction.delivery
+        if out is None:
+            return None
+        if delivery is None:
+            from torchsleuth.run.delivery import deliver
+
+            return deliver(self._found.blobs, self._found.case, out, trust=self._wanted.trust, run=False).script
+        with told("write the script", out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            if delivery.beside is not None:
+                shutil.copyfile(delivery.beside, out.parent / delivery.beside.name)
+            shutil.copyfile(delivery.script, out)
+        return out
+
+    def _next(self, reduction: Reduction, script: Path | None, is_good: bool) -> str:
+        if reduction.why:
+            return self._to_go_on()
+        if reduction.entry is None:
+            return self._asked.command("export", self._found, "-o", "repro.py")
+        if is_good and script is not None:
+            return f"python {shlex.quote(str(script))}"
+        store = [] if self._wanted.store is None else ["--store", self._wanted.store]
+        return shlex.join(["sleuth", "verify", reduction.entry.id, *store])
+
+    def _to_go_on(self) -> str:
+        test = [] if self._wanted.test is None else ["--test", self._wanted.test]
+        return self._asked.command("minify", self._found, "--resume", *test)
+
+
+def _is_minimal_already(reduction: Reduction) -> bool:
+    return reduction.entry is None and not reduction.why
+
+
+class _Interrupts:
+    """Ctrl-C, or a polite request to end: the first stops minifying, the next one everything."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        raise KeyboardInterrupt
+
+
+# ---- what was asked for --------------------------------------------------------------------------------------
+
+
+def _check(wanted: Wanted) -> None:
+    if wanted.resume and wanted.again:
+        raise SleuthError(
+            "to go on, or to begin anew?",
+            cause="--resume and --again were both given",
+            remedy="leave out one of the two",
+        )
+    theirs = {"--match": wanted.match, "--needs": wanted.needs, "--memory": wanted.memory}
+    given = [name for name, value in theirs.items() if value is not None]
+    if wanted.test is not None and given:
+        raise SleuthError(
+            f"{' and '.join(given)} cannot be given with --test",
+            cause="what counts as the failure, and how it is run, is for the test to say",
+            remedy="leave it out, and see to it in the test",
+        )
+
+
+def _refused(error: SleuthError, following: str, code: int, **more: str) -> Answer:
+    """An error after which something better can be typed than what all errors have in common."""
+    shown = [
+        Text.assemble(("error: ", "bold red"), clean(error.what)),
+        Text.assemble(("  cause:  ", "dim"), clean(error.cause)),
+        Text.assemble(("  remedy: ", "dim"), clean(error.remedy)),
+    ]
+    return Answer({**more, "verified": False, "error": error_data(error)}, shown, following, code)
+
+
+def _instead(wanted: Wanted, asked: Asked, found: Found, before: Job | None) -> str:
+    """What to type where `--resume` is not enough."""
+    if before is None or before.is_done:
+        return asked.command("minify", found, *([] if wanted.test is None else ["--test", wanted.test]))
+    test = wanted.test or shlex.join(before.test)
+    words = [*(["--test", test] if test else []), *(["--trust"] if before.trust and not wanted.trust else [])]
+    return asked.command("minify", found, "--resume", *words)
+
+
+def _job(wanted: Wanted, found: Found, folder: Path, case: str) -> Job:
+    """The terms: what was given, or else what the interrupted one had."""
+    from torchsleuth.reduce.commanding import words_of
+    from torchsleuth.reduce.jobs import Job, to_resume
+
+    before = to_resume(folder, case) if wanted.resume else Job(case)
+    test = () if wanted.test is None else words_of(wanted.test)
+    if (before.test and not test) or (before.trust and not wanted.trust):
+        said = " and ".join(
+            [*([f"--test {shlex.join(before.test)!r}"] if before.test else []), *["--trust"] * before.trust]
+        )
+        raise SleuthError(
+            "what may be executed has to be said again",
+            cause=f"the interrupted one had {said}, and a file is no authority for that",
+            remedy="say it again, if that is what you want",
+        )
+    needs = before.needs if wanted.needs is None else needs_of(wanted.needs)
+    return Job(
+        case,
+        match=wanted.match or ("origin" if test else before.match),
+        deadline=before.deadline if wanted.deadline is None else wanted.deadline,
+        memory=before.memory if wanted.memory is None else size_of(wanted.memory),
+        needs=(1, 1) if test else needs,
+        workers=wanted.workers or before.workers,
+        test=test,
+        trust=wanted.trust,
+    )
+
+
+def needs_of(text: str) -> tuple[int, int]:
+    """How many of how many runs have to show the failure: `2/5`."""
+    found = _NEEDS.fullmatch(text.strip())
+    needs = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= needs[0] <= needs[1]:
+        raise SleuthError(
+            f"{text!r:.40} does not say how many of how many runs have to fail",
+            cause="it is two numbers, and the second is no smaller than the first",
+            remedy="say 2/5",
+        )
+    return needs
+
+
+def _terms(wanted: Wanted, job: Job) -> Terms:
+    from torchsleuth.reduce.minifying import Terms
+    from torchsleuth.reduce.problem import Budget
+
+    return Terms(
+        match=Match.parse(job.match),
+        trust=job.trust,
+        deadline=job.deadline,
+        memory=job.memory,
+        needs=job.needs,
+        workers=job.workers,
+        budget=Budget(wanted.timeout, wanted.queries),
+        again=wanted.again,
+    )
