@@ -25,31 +25,33 @@ from torchsleuth.case.signatures import ORIGIN, Match
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.files import LocalFiles
 from torchsleuth.case.stores.store import Listed, Store
-from torchsleuth.errors import DoesNotFail
+from torchsleuth.errors import BadCase, DoesNotFail, SleuthError
 from torchsleuth.outcome import Passed, Stage
 from torchsleuth.reduce.events import Ended, Entered, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
-from torchsleuth.reduce.graphs import replace
+from torchsleuth.reduce.graphs import operators, replace
+from torchsleuth.reduce.jobs import folder_of
 from torchsleuth.reduce.operators import fewer_operators, shortcut
 from torchsleuth.reduce.order import Size, size_of
 from torchsleuth.reduce.patches import Material
 from torchsleuth.reduce.problem import Budget, Problem, Spent, Stopped
-from torchsleuth.reduce.restricting import Values
+from torchsleuth.reduce.restricting import Values, Whole
 from torchsleuth.reduce.scheduling import run_pass
 from torchsleuth.reduce.tiers import TIERS, Tier
 from torchsleuth.reduce.verdicts import Verdicts
+from torchsleuth.run import delivery as deliveries
 from torchsleuth.run.delivery import Delivery, deliver
 from torchsleuth.run.oracle import Verdict
 from torchsleuth.run.query import Query, Runner
 from torchsleuth.run.runners.client import cores
 from torchsleuth.run.runners.warm import Warm
+from torchsleuth.run.scripts import run_script
 from torchsleuth.run.values import read_values
 
 _HANG: Final = 20.0
 """Seconds after which a program that hangs is taken to hang. A smaller one that takes less is not the same."""
 _USUAL: Final = 180.0
 """Seconds for a query of anything else."""
-_ROUNDS: Final = 4
 _RUNNING: Final = frozenset({Stage.RUN, Stage.COMPARE, Stage.UNKNOWN})
 _ALONE: Final = frozenset({"crashed", "timed out", "out of memory", "mismatched"})
 """Failures that are believed only of a process that has done nothing else."""
@@ -115,11 +117,13 @@ def minify(
     store: Store | None = None,
     terms: Terms = Terms(),  # noqa: B008 - immutable
     observers: Sequence[Observer] = (),
+    run_script: deliveries.Runner = run_script,
 ) -> Reduction:
     """Make a case as small as it can be, while it fails in the same way.
 
     `case` is a `Found`, or the id, the label or the path of one. `oracle`: whoever answers whether a case still fails;
-    by default a runner of warmed workers, and the signature of the case. What is found is saved in the store.
+    by default a runner of warmed workers, and the signature of the case; a runner beside an oracle is asked for values
+    of eager only. What is found is saved in the store.
     """
     store = store or Store.open()
     found = case if isinstance(case, Found) else store.find(case)
@@ -132,7 +136,7 @@ def minify(
         if oracle is None and runner is None:
             workers = terms.workers or cores()
             runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
-        return _Minifying(found, place, verdicts, oracle, runner, terms, observers).run()
+        return _Minifying(found, place, verdicts, oracle, runner, terms, observers, run_script).run()
 
 
 def reduce_with(
@@ -146,15 +150,14 @@ def reduce_with(
 
     `values` is asked for what eager computes at each node of the best case.
     """
-    for _ in range(_ROUNDS):
+    before: Case | None = None
+    while problem.best is not before:
         before = problem.best
         problem.tell(Entered("operators", "fewer operators"))
         fewer_operators(problem, values())
         for tier in tiers:
             problem.tell(Entered(tier.name, tier.words))
             run_pass(problem, tier.proposes, material, likely=tier.likely)
-        if problem.best is before:
-            return
 
 
 class _Place:
@@ -162,11 +165,8 @@ class _Place:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        if isinstance(store.files, LocalFiles):
-            self._folder = store.files.folder / "minify"
-        else:
-            cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-            self._folder = Path(cache) / "torchsleuth" / "minify"
+        self._folder = folder_of(store)
+        self._recorded: set[Path] = set()
 
     @property
     def verdicts(self) -> Path:
@@ -175,7 +175,26 @@ class _Place:
     def values(self, size: Size) -> Path:
         """What eager computed for a case of this size."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder / f"values-{size.digest[:24]}.json"
+        path = self._folder / f"values-{size.digest[:24]}.json"
+        self._recorded.add(path)
+        return path
+
+    def read(self, path: Path) -> Values | None:
+        """What was recorded there, if it was and its tensors are still in the store."""
+        if not path.exists():
+            return None
+        try:
+            values = read_values(path)
+        except BadCase:
+            return None
+        known = set(self.store.tensor_digests())
+        contents = (one.storage.content for one in values.values() if one.storage is not None)
+        return values if all(one.digest in known for one in contents if isinstance(one, Stored)) else None
+
+    def clear(self) -> None:
+        """What was recorded is no longer needed."""
+        for path in self._recorded:
+            path.unlink(missing_ok=True)
 
     def bring(self, found: Found) -> None:
         """See that the tensors of a case are in the store."""
@@ -184,6 +203,20 @@ class _Place:
         for storage in found.case.storages:
             if isinstance(storage.content, Stored):
                 self.store.blobs.put(found.blobs.get(storage.content.digest, storage.nbytes))
+
+
+@dataclass(frozen=True)
+class _Delivered:
+    """A case that was saved, and what its script did."""
+
+    case: Case
+    entry: Listed
+    delivery: Delivery
+    is_new: bool
+
+    @property
+    def failed(self) -> bool:
+        return self.delivery.reproduces is False
 
 
 class _Minifying:
@@ -196,6 +229,7 @@ class _Minifying:
         runner: Runner | None,
         terms: Terms,
         observers: Sequence[Observer],
+        run_script: deliveries.Runner,
     ) -> None:
         self._found = found
         self._place = place
@@ -204,6 +238,7 @@ class _Minifying:
         self._runner = runner
         self._terms = terms
         self._observers = observers
+        self._run_script = run_script
         self._began = time.monotonic()
         failure = found.case.failure
         self._signature = None if failure is None else failure.signature
@@ -221,6 +256,12 @@ class _Minifying:
             why = str(stopped)
         except KeyboardInterrupt:
             why = "it was interrupted"
+        except DoesNotFail:
+            raise
+        except SleuthError as error:  # whoever is asked has failed: the user's own test, for one
+            if problem.best is problem.original:
+                raise
+            why = f"{error.what}: {error.cause}"
         problem.cancel()
         problem.tell(Ended(why))
         return self._concluded(problem, why)
@@ -324,17 +365,40 @@ class _Minifying:
         if not self._values_matter or self._runner is None:
             return None
         path = self._place.values(problem.size)
-        if not path.exists():
+        values = self._place.read(path)
+        if values is None:
             query = Query(problem.best, self._place.store.home, record=str(path), trust=self._terms.trust, alone=True)
             if not isinstance(self._runner.run(query), Passed):
                 return None
-        return read_values(path)
+            values = self._place.read(path)
+        return values
 
     # ---- the end ---------------------------------------------------------------------------------------------
 
     def _concluded(self, problem: Problem, why: str) -> Reduction:
         twin = max(problem.passed, key=problem.measure, default=None)
-        result = Reduction(
+        rest = None if why else self._rest(problem)
+        if rest is not None:
+            problem.begin(rest)  # while the script is run
+        result = self._delivered(problem, self._reduction(problem, why, twin))
+        if rest is not None:
+            problem.answer(rest, "what else is wrong")
+        if not why:
+            self._place.clear()
+        others = tuple(self._save_others(problem))
+        return replaced(result, others=others, seconds=time.monotonic() - self._began)
+
+    def _rest(self, problem: Problem) -> Case | None:
+        """The whole case without the operators that are to blame: if it fails, too, that is another failure."""
+        if self._oracle is not None or self._terms.budget != Budget():
+            return None
+        blamed = {node.target for node in operators(problem.best.graph)}
+        whole = Whole(problem.original)
+        return whole.only({name for name in whole.operators if whole.known[name].target not in blamed})
+
+    @staticmethod
+    def _reduction(problem: Problem, why: str, twin: Case | None) -> Reduction:
+        return Reduction(
             problem.original,
             problem.best,
             size_of(problem.original),
@@ -342,46 +406,56 @@ class _Minifying:
             problem.spent,
             0.0,
             why,
-            others=tuple(self._save_others(problem)),
             twin=twin,
             steps=len(problem.trail) - 1,
         )
-        result = self._delivered(problem, result)
-        return replaced(result, seconds=time.monotonic() - self._began)
 
     def _delivered(self, problem: Problem, result: Reduction) -> Reduction:
         """Save the smallest case whose script fails in a fresh interpreter."""
         if problem.best is problem.original:
             return result
+        smallest = best = self._deliver(problem, problem.best)
+        failed: list[_Delivered] = []
         low, high = 0, len(problem.trail) - 1  # the whole case, and the smallest one
-        at = high
-        failed: list[Case] = []
-        while True:
-            case = problem.trail[at]
-            entry, delivery = self._deliver(problem, case)
-            if delivery.reproduces is not False or high - low <= 1:
-                break
-            failed.append(case)
-            high = at
-            at = (low + high) // 2
+        if smallest.failed:
+            failed.append(smallest)
+        while failed and high - low > 1:
+            middle = (low + high) // 2
+            tried = self._deliver(problem, problem.trail[middle])
+            if tried.failed:
+                high = middle
+                failed.append(tried)
+            else:
+                low, best = middle, tried
+        for one in failed:
+            if one is not best and one.is_new:
+                self._place.store.remove(one.entry.id)
         return replaced(
             result,
-            after=case,
-            size=problem.measure(case),
-            entry=entry,
-            delivery=delivery,
-            twin=result.twin if not failed else None,
-            unverified=tuple(failed),
+            after=best.case,
+            size=problem.measure(best.case),
+            entry=best.entry,
+            delivery=best.delivery,
+            twin=None if failed else result.twin,
+            unverified=tuple(one.case for one in failed),
         )
 
-    def _deliver(self, problem: Problem, case: Case) -> tuple[Listed, Delivery]:
+    def _deliver(self, problem: Problem, case: Case) -> _Delivered:
         store = self._place.store
         seen = problem.answer(case).failure
         saved = self._descended(case, seen)
+        before = set(store.case_names())
         entry = store.save(saved)
         folder = Path(entry.path) if isinstance(store.files, LocalFiles) else Path.cwd()
-        delivery = deliver(store.blobs, saved, folder / "repro.py", trust=self._terms.trust, run=seen is not None)
-        return entry, delivery
+        delivery = deliver(
+            store.blobs,
+            saved,
+            folder / "repro.py",
+            trust=self._terms.trust,
+            run=seen is not None,
+            runner=self._run_script,
+        )
+        return _Delivered(case, entry, delivery, entry.id not in before)
 
     def _descended(self, case: Case, failure: Failure | None) -> Case:
         """The case as one of its own."""

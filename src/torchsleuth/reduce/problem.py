@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, TimeoutError as Late
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
 from typing import Final
 
 from torchsleuth.case.schema import Case
@@ -51,6 +51,8 @@ class Spent:
     """Begun ahead of time, and not needed."""
     seconds: float = 0.0
     """Of the queries, one after another."""
+    began: float = field(default_factory=time.monotonic)
+    """When it began, by the clock of this process."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,6 @@ class Problem:
         self._is_legal = is_legal
         self._flying: dict[bytes, Future[Answer]] = {}
         self._measured: dict[int, tuple[Case, Size]] = {}
-        self._began = time.monotonic()
         self.tell(Began(case, self.size))
 
     # ---- asking ----------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class Problem:
     def answer(self, case: Case, words: str = "") -> Answer:
         """What is known of a case, or found out now."""
         key = self.key(case)
-        answer = self._verdicts.get(key)
+        answer = None if key in self._flying else self._verdicts.get(key)
         asked = answer is None
         if answer is None:
             answer = self._asked(key, case)
@@ -146,6 +147,13 @@ class Problem:
                 if key not in self._flying and self._verdicts.get(key) is None:
                     self._flying[key] = self._executor.submit(case)
                     room -= 1
+
+    def begin(self, case: Case) -> None:
+        """Have a case worked on, whatever its size: its answer is wanted later."""
+        key = self.key(case)
+        if key not in self._flying and self._verdicts.get(key) is None:
+            self._check_budget()
+            self._flying[key] = self._executor.submit(case)
 
     def _adopt(self, case: Case, words: str) -> None:
         """Take a case that is known to fail in the same way as the best one."""
@@ -188,20 +196,33 @@ class Problem:
 
     def _asked(self, key: bytes, case: Case) -> Answer:
         self._check_budget()
-        future = self._flying.pop(key, None) or self._executor.submit(case)
+        if key not in self._flying:
+            self._flying[key] = self._executor.submit(case)
+        future = self._flying[key]
         try:
-            answer = future.result(timeout=self._seconds_left())
-        except Late:
-            future.cancel()
-            self.cancel()
-            raise Stopped("its time is over") from None
-        except BaseException:  # Ctrl-C
-            future.cancel()
+            answer = self._waited_for(future)
+        except BaseException:  # Ctrl-C, a test that is broken
             self.cancel()
             raise
+        del self._flying[key]
         self.spent.queries += 1
         self.spent.seconds += answer.seconds
         return answer
+
+    def _waited_for(self, future: Future[Answer]) -> Answer:
+        """The answer. What else is answered meanwhile is kept at once: nobody knows how long we live."""
+        waiting = set(self._flying.values())
+        while not future.done():
+            done, waiting = wait(waiting, self._seconds_left(), FIRST_COMPLETED)
+            if not done:
+                raise Stopped("its time is over")
+            self._keep(done - {future})
+        return future.result()
+
+    def _keep(self, done: set[Future[Answer]]) -> None:
+        for key, future in self._flying.items():
+            if future in done and not future.cancelled() and future.exception() is None:
+                self._verdicts.put(key, future.result())
 
     def _check_budget(self) -> None:
         left = self._seconds_left()
@@ -215,7 +236,7 @@ class Problem:
     def _seconds_left(self) -> float | None:
         if self._budget.seconds is None:
             return None
-        return self._budget.seconds - (time.monotonic() - self._began)
+        return self._budget.seconds - (time.monotonic() - self.spent.began)
 
     def _note(self, case: Case, answer: Answer) -> None:
         if answer.verdict is Verdict.PASSED:

@@ -1,0 +1,87 @@
+"""The searches: they find exactly what is needed, with few questions, and end with nothing that could be left out."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+
+from torchsleuth.reduce.searching import find_integer, least, one_minimal
+
+
+class Counting:
+    """A question about numbers, that counts. What was asked once is known."""
+
+    def __init__(self, holds: Callable[[frozenset[int]], bool]) -> None:
+        self._holds = holds
+        self.known: dict[frozenset[int], bool] = {}
+        self.guessed: set[frozenset[int]] = set()
+
+    def holds(self, things: Sequence[int]) -> bool:
+        assert len(set(things)) == len(things)
+        return self.known.setdefault(frozenset(things), self._holds(frozenset(things)))
+
+    def ahead(self, guesses: Iterable[Sequence[int]]) -> None:
+        self.guessed.update(frozenset(guess) for guess in guesses)
+
+
+def searched(count: int, holds: Callable[[frozenset[int]], bool]) -> tuple[list[int], Counting]:
+    question = Counting(holds)
+    return one_minimal(least(range(count), question), question), question
+
+
+@pytest.mark.parametrize("count", [50, 200, 1000, 5000])
+@pytest.mark.parametrize("needed", [1, 2, 4])
+def test_finds_exactly_what_is_needed_near_the_bound(count: int, needed: int) -> None:
+    """Covers: U25. At most three times what information theory asks for, and ten; wherever the needed ones are."""
+    draw = random.Random(count + needed)
+    for _ in range(10):
+        wanted = frozenset(draw.sample(range(count), needed))
+        found, question = searched(count, wanted.issubset)
+        assert found == sorted(wanted)
+        assert len(question.known) <= 3 * math.log2(math.comb(count, needed)) + 10
+
+
+def test_neighbours_that_are_needed_together_cost_little() -> None:
+    found, question = searched(2000, frozenset(range(700, 730)).issubset)
+    assert found == list(range(700, 730))
+    assert len(question.known) <= 22 + 3 * 30
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_the_oracle_the_result_holds_and_is_one_minimal(seed: int) -> None:
+    """Covers: U25. Oracles that are not monotone: what is left holds, and none of it can be left out by itself."""
+    draw = random.Random(seed)
+    needed = [frozenset(draw.sample(range(40), draw.randint(1, 6))) for _ in range(3)]
+    never = frozenset(draw.sample(range(40), 2))
+
+    def holds(things: frozenset[int]) -> bool:
+        return len(things) == 40 or (
+            any(map(things.issuperset, needed)) and not (never & things and len(things) % 3 == 0)
+        )
+
+    found, question = searched(40, holds)
+    assert holds(frozenset(found))
+    if len(found) > 1:
+        assert not any(holds(frozenset(found) - {one}) for one in found)
+    assert len(question.known) < 400
+
+
+def test_most_of_what_is_asked_was_foretold() -> None:
+    """Whoever asks several at once needs to know what comes next."""
+    _, question = searched(1000, frozenset({3, 400, 777}).issubset)
+    assert len(question.guessed & question.known.keys()) >= 0.8 * len(question.known)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 7, 31, 1000])
+def test_find_integer(limit: int) -> None:
+    asked = []
+
+    def holds(number: int) -> bool:
+        asked.append(number)
+        return number <= limit
+
+    assert find_integer(holds) == limit
+    assert len(asked) == len(set(asked)) <= 6 + 2 * math.log2(limit + 1)
