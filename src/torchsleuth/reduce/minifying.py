@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace as replaced
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +39,7 @@ from torchsleuth.reduce.patches import Material
 from torchsleuth.reduce.problem import Budget, Problem, Spent, Stopped
 from torchsleuth.reduce.restricting import Values, Whole
 from torchsleuth.reduce.scheduling import run_pass
-from torchsleuth.reduce.tiers import TIERS, Tier
+from torchsleuth.reduce.tiers import OPERATORS, TIERS, Tier
 from torchsleuth.reduce.verdicts import Verdicts
 from torchsleuth.run import delivery as deliveries
 from torchsleuth.run.delivery import Delivery, deliver
@@ -148,16 +150,33 @@ def reduce_with(
 ) -> None:
     """Make the best case of a problem as small as it can be, round by round until a whole round was in vain.
 
+    In the end none of the operators can be left out by itself, and no pass has anything new to say.
+
     `values` is asked for what eager computes at each node of the best case.
     """
-    before: Case | None = None
-    while problem.best is not before:
+    changes: Counter[str] = Counter()
+    seen: dict[str, Counter[str]] = {}
+
+    def run(name: str, words: str, group: str, stirred: Set[str], attempt: Callable[[], object]) -> None:
+        if name in seen and not any(changes[one] > seen[name][one] for one in stirred):
+            return
+        problem.tell(Entered(name, words))
         before = problem.best
-        problem.tell(Entered("operators", "fewer operators"))
-        fewer_operators(problem, values())
+        attempt()
+        seen[name] = Counter(changes)  # what it changed itself may give it another chance
+        changes[group] += problem.best is not before
+
+    while True:
+        before = problem.best
+        run(OPERATORS, "fewer operators", OPERATORS, changes.keys(), lambda: fewer_operators(problem, values()))
         for tier in tiers:
-            problem.tell(Entered(tier.name, tier.words))
-            run_pass(problem, tier.proposes, material, likely=tier.likely)
+            run(tier.name, tier.words, tier.group, tier.stirred, partial(_run_tier, problem, tier, material))
+        if problem.best is before:
+            return
+
+
+def _run_tier(problem: Problem, tier: Tier, material: Material) -> None:
+    run_pass(problem, tier.proposes, material, likely=tier.likely)
 
 
 class _Place:

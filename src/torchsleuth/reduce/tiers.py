@@ -1,7 +1,8 @@
 """The passes, in the order in which they are run: from what makes the most of it to what is mere neatness.
 
-What makes a query cheaper comes early (no gradients, fewer results), what other passes may still change comes late
-(values after sizes, settings after the graph).
+What makes a query cheaper comes early (no gradients), and so does what changes nothing for other passes (settings);
+what others may still change comes late (values after sizes). A pass is run again when something has changed that may give it
+a new chance: sizes after the graph, but hardly the graph after values.
 """
 
 from __future__ import annotations
@@ -29,40 +30,67 @@ from torchsleuth.reduce.patches import Pass
 
 @dataclass(frozen=True)
 class Tier:
-    """A pass, and what it is called."""
+    """A pass, what it is called, and when it is worth another try."""
 
     name: str
     words: str
     """What it does, for people."""
     proposes: Pass
+    group: str
+    """What it changes."""
+    stirred: frozenset[str]
+    """What has to have changed, so that it may find something new: groups."""
     likely: bool = False
     """Whether most of what it proposes will do."""
 
 
+OPERATORS: Final = "operators"
+"""The group of whatever the search for fewer operators changes."""
+_GRAPH: Final = frozenset({OPERATORS, "graph"})
+_SIZES: Final = _GRAPH | {"sizes"}
+_VALUES: Final = _SIZES | {"values"}
+
+
+def _around(name: str, words: str, proposes: Pass, *, likely: bool = False) -> Tier:
+    return Tier(name, words, proposes, "surroundings", frozenset({OPERATORS}), likely)
+
+
+def _graph(name: str, words: str, proposes: Pass, stirred: frozenset[str] = _GRAPH) -> Tier:
+    return Tier(name, words, proposes, "graph", stirred)
+
+
+def _sizes(name: str, words: str, proposes: Pass) -> Tier:
+    return Tier(name, words, proposes, "sizes", _SIZES)
+
+
+def _values(name: str, words: str, proposes: Pass) -> Tier:
+    return Tier(name, words, proposes, "values", _VALUES)
+
+
 TIERS: Final[tuple[Tier, ...]] = (
-    Tier("outputs", "fewer results", inputs.outputs),
-    Tier("plain inputs", "inputs without gradients", inputs.plain_inputs),
-    Tier("inlining", "nested graphs in place of their calls", inlining.inlined),
-    Tier("bodies", "smaller nested graphs", bodies.shrunk_bodies),
-    Tier("operands", "fewer operands of nested graphs", inlining.unused_operands),
-    Tier("bypassing", "values in place of calls", bypassing.bypassed),
-    Tier("replacing", "inputs and constants in place of calls", replacing.replaced),
-    Tier("unused inputs", "no unused inputs", inputs.unused_inputs),
-    Tier("merging", "one input in place of several", inputs.merged_inputs),
-    Tier("simplifying", "simpler operators", simplifying.simplified),
-    Tier("arguments", "simpler arguments", arguments.arguments),
-    Tier("concrete sizes", "numbers in place of symbolic sizes", symbols.concrete),
-    Tier("symbolic sizes", "smaller symbolic sizes", shapes.symbols),
-    Tier("lengths", "smaller sizes", shapes.lengths),
-    Tier("dimensions", "smaller dimensions", shapes.dimensions),
-    Tier("ranks", "fewer dimensions", layouts.ranks),
-    Tier("strides", "plain strides", layouts.strides),
-    Tier("dtypes", "simpler dtypes", dtypes.dtypes),
-    Tier("constants", "constants without data", inputs.plain_constants),
-    Tier("values", "simpler values", values.values),
-    Tier("numbers", "simpler numbers", values.numbers),
-    Tier("settings", "settings as they are by default", surroundings.settings, likely=True),
-    Tier("facts", "no facts about sizes that nobody needs", symbols.unused_facts),
-    Tier("code", "no code that nobody calls", surroundings.unused_code),
-    Tier("notes", "no notes of compilers", surroundings.notes),
+    _graph("plain inputs", "inputs without gradients", inputs.plain_inputs),
+    _around("settings", "settings as they are by default", surroundings.settings, likely=True),
+    _around("notes", "no notes of compilers", surroundings.notes),
+    _around("code", "no code that nobody calls", surroundings.unused_code),
+    _around("concrete sizes", "numbers in place of symbolic sizes", symbols.concrete),
+    _around("facts", "no facts about sizes that nobody needs", symbols.unused_facts),
+    _graph("outputs", "fewer results", inputs.outputs),
+    _graph("inlining", "nested graphs in place of their calls", inlining.inlined),
+    _graph("bodies", "smaller nested graphs", bodies.shrunk_bodies),
+    _graph("operands", "fewer operands of nested graphs", inlining.unused_operands),
+    _graph("bypassing", "values in place of calls", bypassing.bypassed),
+    _graph("replacing", "inputs and constants in place of calls", replacing.replaced),
+    _graph("unused inputs", "no unused inputs", inputs.unused_inputs),
+    _graph("merging", "one input in place of several", inputs.merged_inputs, _SIZES),
+    _graph("simplifying", "simpler operators", simplifying.simplified),
+    _graph("arguments", "simpler arguments", arguments.arguments, _SIZES),
+    _sizes("symbolic sizes", "smaller symbolic sizes", shapes.symbols),
+    _sizes("lengths", "smaller sizes", shapes.lengths),
+    _sizes("dimensions", "smaller dimensions", shapes.dimensions),
+    _sizes("ranks", "fewer dimensions", layouts.ranks),
+    _sizes("strides", "plain strides", layouts.strides),
+    _sizes("dtypes", "simpler dtypes", dtypes.dtypes),
+    _values("constants", "constants without data", inputs.plain_constants),
+    _values("values", "simpler values", values.values),
+    _values("numbers", "simpler numbers", values.numbers),
 )
