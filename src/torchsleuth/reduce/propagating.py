@@ -40,13 +40,13 @@ from torchsleuth.case.schema import (
 from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.surroundings.state import restored
 from torchsleuth.config import After
-from torchsleuth.reduce.graphs import is_call, map_values, placeholders, produced, refs_of, replace
+from torchsleuth.reduce.graphs import is_call, map_values, name_of, placeholders, produced, refs_of, replace
 from torchsleuth.reduce.sizes import symbols_of
 from torchsleuth.reduce.unbacked import Refused, Unbacked
 
 _EAGER_INPUTS: Final = "eager_input_vals"
 """What the arguments of a node were in eager: Inductor gives some operators exactly those strides."""
-
+_ITEM: Final = frozenset({"item", "_local_scalar_dense"})
 
 Repair: TypeAlias = Callable[[Node, Mapping[str, Node], Mapping[str, Value]], Iterable[Node]]
 """(a node, the nodes of its graph as they were, what those before it produce now) → what the node could be, the best
@@ -150,9 +150,6 @@ class _Propagation:
         symbols = set(symbols_of(found)) - self.names.known
         if not symbols:
             return value, found
-        item = produced(record)
-        if isinstance(item, Symbolic) and not record.meta.bindings:  # the number in an input, which has its symbol
-            return self.reader.values.decode(item, record.name), item
         renamed = self.names.renamed(found, symbols, record.meta.bindings)
         return self.reader.values.decode(renamed, record.name), renamed
 
@@ -207,7 +204,8 @@ class _Run(fx.Interpreter):
         return result
 
     def _one(self, node: fx.Node, record: Node) -> Any:
-        result = super().run_node(node)
+        known = _number_in_input(record)
+        result = super().run_node(node) if known is None else self._whole.reader.values.decode(known, node.name)
         self._whole.noted(node, result)
         if isinstance(result, torch.nn.Module):
             return result
@@ -311,6 +309,12 @@ def _bare(graph: Graph) -> Graph:
 
 def _inputs(gm: fx.GraphModule) -> list[fx.Node]:
     return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _number_in_input(node: Node) -> Symbolic | None:
+    """The symbol of the number in an input, if a node asks for it: torch knows it from there, and not by running."""
+    value = produced(node)
+    return value if name_of(node) in _ITEM and isinstance(value, Symbolic) and not node.meta.bindings else None
 
 
 def _is_of_the_kind(found: Value, before: Value) -> bool:

@@ -1,8 +1,8 @@
 """The passes, in the order in which they are run: from what makes the most of it to what is mere neatness.
 
 What makes a query cheaper comes early (no gradients), and so does what changes nothing for other passes (settings);
-what others may still change comes late (values after sizes). A pass is run again when something has changed that may give it
-a new chance: sizes after the graph, but hardly the graph after values.
+what others may still change comes late (values after sizes). A pass is run again when something has changed that may
+give it a new chance: sizes after the graph, but hardly the graph after values.
 """
 
 from __future__ import annotations
