@@ -106,8 +106,8 @@ def test_a_wrong_value_never_becomes_something_else(tmp_path: Path, other: Outco
     assert result.others
 
 
-def test_of_two_wrong_operators_the_first_one_is_followed(tmp_path: Path) -> None:
-    """Covers: U5. Once the whole case has said who is to blame, it is that one and no other."""
+def test_of_two_wrong_operators_the_first_one_that_was_seen_is_followed(tmp_path: Path) -> None:
+    """Covers: U5. Once a run has said who is to blame, it is that one and no other; the other one is listed."""
 
     def answers(found: set[str]) -> Outcome:
         op = next((name for name in ("relu", "cos") if name in found), None)

@@ -32,7 +32,7 @@ from torchsleuth.cli.replay import Asked, size_of
 from torchsleuth.errors import DoesNotFail, SleuthError
 
 if TYPE_CHECKING:
-    from torchsleuth.reduce.executors import Executor
+    from torchsleuth.reduce.commanding import Commanded
     from torchsleuth.reduce.jobs import Job, Ledger
     from torchsleuth.reduce.minifying import Reduction, Terms
     from torchsleuth.run.query import Runner
@@ -78,9 +78,20 @@ def minify(err: Console, wanted: Wanted, *, width: int = 100, as_json: bool = Fa
         if not wanted.resume:
             raise
         return _refused(error, _instead(wanted, asked, found, last(folder, name_of(found))), 2)
-    terms = _terms(wanted, job)
-    with started(folder, job) as ledger:
-        return _Minifying(err, wanted, asked, found, store, ledger, terms, quiet=as_json).answer(width)
+    with started(folder, job) as ledger, _running(job) as runner:
+        terms = _terms(wanted, job)  # imports torch, which takes long: the workers do the same meanwhile
+        return _Minifying(err, wanted, asked, found, store, ledger, terms, runner, quiet=as_json).answer(width)
+
+
+@contextmanager
+def _running(job: Job) -> Iterator[Runner]:
+    """Who runs cases, or computes values for the user's test."""
+    from torchsleuth.run.runners.warm import Warm
+
+    with Warm(workers=1 if job.test else job.workers, memory=job.memory) as runner:
+        if not job.test:
+            runner.start()
+        yield runner
 
 
 class _Minifying:
@@ -95,6 +106,7 @@ class _Minifying:
         store: Store,
         ledger: Ledger,
         terms: Terms,
+        runner: Runner,
         *,
         quiet: bool,
     ) -> None:
@@ -108,6 +120,7 @@ class _Minifying:
         self._ledger = ledger
         self._quiet = quiet
         self._terms = terms
+        self._runner = runner
         self._sofar = Sofar(ledger.job.case, passes=len(terms.tiers) + 1, budget=terms.budget)
 
     def answer(self, width: int) -> Answer:
@@ -127,27 +140,24 @@ class _Minifying:
         from torchsleuth.reduce.minifying import minify
 
         with ExitStack() as stack:
-            oracle, runner = self._testing(stack)
+            oracle = stack.enter_context(self._test()) if self._ledger.job.test else None
             observer = stack.enter_context(shown(self._err, self._sofar, quiet=self._quiet))
             return minify(
                 self._found,
                 oracle=oracle,
-                runner=runner,
+                runner=self._runner,
                 store=self._store,
                 terms=self._terms,
                 observers=[observer],
             )
 
-    def _testing(self, stack: ExitStack) -> tuple[Executor | None, Runner | None]:
-        """The user's test, if there is one, and somebody who computes values for it."""
-        job = self._ledger.job
-        if not job.test:
-            return None, None
+    def _test(self) -> Commanded:
+        """The user's own."""
         from torchsleuth.reduce.commanding import Commanded
         from torchsleuth.run.runners.client import cores
-        from torchsleuth.run.runners.warm import Warm
 
-        oracle = Commanded(
+        job = self._ledger.job
+        return Commanded(
             job.test,
             self._store,
             workers=job.workers or cores(),
@@ -155,7 +165,6 @@ class _Minifying:
             trust=job.trust,
             folder=self._ledger.work,
         )
-        return stack.enter_context(oracle), stack.enter_context(Warm(workers=1))
 
     # ---- how it ended ----------------------------------------------------------------------------------------
 
@@ -192,7 +201,8 @@ class _Minifying:
         if where is not None:
             shown.append(Text(clean(str(where)), "bold"))
         is_good = reduction.is_verified or (by_test and reduction.entry is not None)
-        code = INTERRUPTED if interrupted else 0 if is_good or _is_minimal_already(reduction) else 1
+        code = 0 if is_good or _is_minimal_already(reduction) else 1
+        code = INTERRUPTED if interrupted else 2 if reduction.is_broken else code
         return Answer(data, shown, self._next(reduction, where, is_good), code)
 
     def _copied(self, reduction: Reduction) -> Path | None:

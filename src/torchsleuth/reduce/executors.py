@@ -83,8 +83,8 @@ class Oracular:
     """Asks a runner, and compares what it sees with a signature.
 
     A process that dies cannot say whether eager would have died as well: then eager is asked too. A failure that does
-    not show each time is asked for more than once: `needs` says how many of how many runs have to show it. `deadline`:
-    which one the questions have, as far as that is known.
+    not show each time is asked for more than once: `needs` says how many of how many runs have to show it. `also`: what
+    else the questions have that answers depend on.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Oracular:
         signature: Signature | None,
         match: Match = ORIGIN,
         *,
-        deadline: float | None = None,
+        also: tuple[object, ...] = (),
         workers: int = 1,
         needs: tuple[int, int] = (1, 1),
     ) -> None:
@@ -102,13 +102,13 @@ class Oracular:
         self._question = question
         self._signature = signature
         self._match = match
-        self._deadline = deadline
+        self._also = also
         self._needs = needs
         self.workers = workers
 
     @property
     def terms(self) -> bytes:
-        return _ENCODER.encode((self._signature, str(self._match), self._deadline, self._needs))
+        return _ENCODER.encode((self._signature, str(self._match), self._also, self._needs))
 
     def submit(self, case: Case) -> Future[Answer]:
         return _Asked(self._runner, self._question(case), self._judged, self._needs).answer

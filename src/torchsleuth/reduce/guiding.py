@@ -45,7 +45,7 @@ def _all(whole: Whole, node: str | None, words: str) -> Iterator[Iterable[str]]:
     named = _named(whole, words)
     yield {name for name in named if name_of(whole.known[name]) not in _NO_WORK}
     yield named
-    yield _sample(whole)
+    yield sample(whole, whole.operators)
 
 
 def _around(whole: Whole, node: str) -> Iterator[set[str]]:
@@ -77,14 +77,16 @@ def _plain(node: Node) -> str:
     return re.sub(r"(?<=\w)_$", "", name_of(node))
 
 
-def _sample(whole: Whole) -> set[str]:
-    """One of each sort of operator: the first."""
+def sample(whole: Whole, names: Iterable[str]) -> set[str]:
+    """Of these operators, one of each sort: the first. Nothing, if that would be most of them."""
+    wanted = set(names)
     found: dict[tuple[object, ...], str] = {}
     for node in _operators(whole):
-        value = produced(node)
-        kind = (value.dtype, len(value.size)) if isinstance(value, Fake) else ()
-        found.setdefault((node.target, *kind), node.name)
-    return set(found.values()) if len(found) * _FRACTION <= len(whole.operators) else set()
+        if node.name in wanted:
+            value = produced(node)
+            kind = (value.dtype, len(value.size)) if isinstance(value, Fake) else ()
+            found.setdefault((node.target, *kind), node.name)
+    return set(found.values()) if len(found) * _FRACTION <= len(wanted) else set()
 
 
 def _operators(whole: Whole) -> Iterator[Node]:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from torchsleuth.case.schema import Case, Failure, Signature, Stored
+from torchsleuth.case.schema import Case, Failure, Stored
 from torchsleuth.case.script import expected
 from torchsleuth.case.signatures import ORIGIN, Match
 from torchsleuth.case.stores.examining import Found
@@ -32,6 +32,7 @@ from torchsleuth.outcome import Passed, Stage
 from torchsleuth.reduce.events import Ended, Entered, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
 from torchsleuth.reduce.graphs import operators, replace
+from torchsleuth.reduce.guiding import sample
 from torchsleuth.reduce.jobs import folder_of
 from torchsleuth.reduce.operators import fewer_operators, shortcut
 from torchsleuth.reduce.order import Size, size_of
@@ -52,6 +53,8 @@ from torchsleuth.run.values import read_values
 
 _HANG: Final = 20.0
 """Seconds after which a program that hangs is taken to hang. A smaller one that takes less is not the same."""
+_MANY: Final = 60
+"""More operators than that are not asked about for the sake of completeness."""
 _USUAL: Final = 180.0
 """Seconds for a query of anything else."""
 _RUNNING: Final = frozenset({Stage.RUN, Stage.COMPARE, Stage.UNKNOWN})
@@ -89,6 +92,8 @@ class Reduction:
     seconds: float
     why: str = ""
     """Why it was stopped before the end; "" if it was not."""
+    is_broken: bool = False
+    """Whether that is because whoever was asked could not go on: a test of the user's that is broken."""
     entry: Listed | None = None
     """Where the result is kept."""
     delivery: Delivery | None = None
@@ -266,10 +271,16 @@ class _Minifying:
     # ---- from beginning to end -------------------------------------------------------------------------------
 
     def run(self) -> Reduction:
-        problem = self._new_problem()
-        why = ""
+        problem = Problem(
+            self._found.case,
+            self._executor(),
+            self._verdicts,
+            budget=self._terms.budget,
+            observers=self._observers,
+        )
+        why, is_broken = "", False
         try:
-            problem = self._looked_at(problem)
+            self._look(problem)
             reduce_with(problem, self._material(), lambda: self._values(problem), tiers=self._terms.tiers)
         except Stopped as stopped:
             why = str(stopped)
@@ -280,60 +291,65 @@ class _Minifying:
         except SleuthError as error:  # whoever is asked has failed: the user's own test, for one
             if problem.best is problem.original:
                 raise
-            why = f"{error.what}: {error.cause}"
+            why, is_broken = f"{error.what}: {error.cause}", True
         problem.cancel()
         problem.tell(Ended(why))
-        return self._concluded(problem, why)
+        return replaced(self._concluded(problem, why), is_broken=is_broken)
 
-    def _looked_at(self, problem: Problem) -> Problem:
-        """The problem, once something was seen to fail as recorded: a promising part of the case, or the whole of it.
+    def _look(self, problem: Problem) -> None:
+        """See something fail as recorded: a promising part of the case, or the whole of it.
 
-        A large graph takes long. If a part of it fails in the same way, nobody needs to know about the whole; except if
-        a result is wrong: then the whole tells best which operator is the first to blame.
+        A large graph takes long. If a part of it fails in the same way, nobody needs to know about the whole.
         """
         recorded = self._found.case.failure
         problem.tell(Entered("guess", "looking at what the failure points to"))
-        if recorded is not None and recorded.signature.kind != "mismatched":
-            words = recorded.signature.op or ""
-            if shortcut(problem, self._values(problem), node=recorded.node, words=words):
-                return problem
+        node, words = (None, "") if recorded is None else (recorded.node, recorded.signature.op or "")
+        if not self._shortened(problem, node, words):
+            answer = self._whole(problem)
+            self._sharpen(problem, answer)
+            self._shortened(problem, answer.node, answer.guess)
+
+    def _shortened(self, problem: Problem, node: str | None, words: str) -> bool:
+        if not shortcut(problem, self._values(problem), node=node, words=words):
+            return False
+        self._sharpen(problem, problem.seen)
+        return True
+
+    def _whole(self, problem: Problem) -> Answer:
+        """How the whole case fails. It has to, in the way that is recorded."""
         answer = problem.answer(problem.best, "the whole case")
         if answer.verdict is Verdict.INVALID and self._oracle is None and self._strict:
             self._strict = False  # its inputs are made up, and eager does not take them: the compiler fails before
-            problem = self._new_problem(problem.spent)
+            problem.ask_instead(self._executor())
             answer = problem.answer(problem.best, "the whole case")
         if answer.verdict is not Verdict.SAME:
-            wanted = expected.in_words(recorded)
+            wanted = expected.in_words(self._found.case.failure)
             raise DoesNotFail(
                 "the case does not show its failure here",
                 cause=f"expected that it {wanted}; seen: {answer.words or 'nothing'}",
                 remedy="`sleuth verify` says what differs",
                 verdict=answer.verdict.value,
             )
-        sharper = self._sharper(answer)
-        if sharper != self._signature:
-            self._signature = sharper
-            problem = self._new_problem(problem.spent)
-        shortcut(problem, self._values(problem), node=answer.node, words=answer.guess)
-        return problem
+        return answer
 
-    def _new_problem(self, spent: Spent | None = None) -> Problem:
-        executor = self._oracle or Oracular(
+    def _sharpen(self, problem: Problem, answer: Answer) -> None:
+        """Once a run has said which operator computes the wrong result, it is that one and no other."""
+        known, seen = self._signature, answer.failure
+        if known is None or seen is None or known.op is not None or known.kind != "mismatched":
+            return
+        if seen.signature.op is not None and self._oracle is None:
+            self._signature = replace(known, op=seen.signature.op)
+            problem.ask_instead(self._executor())
+
+    def _executor(self) -> Executor:
+        return self._oracle or Oracular(
             self._need_runner(),
             self._question,
             self._signature,
             self._terms.match,
-            deadline=self._time_for_one(),
+            also=(self._time_for_one(), self._strict, self._terms.trust, self._terms.memory),
             workers=self._terms.workers or cores(),
             needs=self._terms.needs,
-        )
-        return Problem(
-            self._found.case,
-            executor,
-            self._verdicts,
-            budget=self._terms.budget,
-            observers=self._observers,
-            spent=spent,
         )
 
     def _need_runner(self) -> Runner:
@@ -361,13 +377,6 @@ class _Minifying:
         if failure is None or failure.signature.kind != "timed out":
             return _USUAL
         return min(expected.deadline_of(failure), _HANG)
-
-    def _sharper(self, answer: Answer) -> Signature | None:
-        """The signature with what the replay has found out besides: which operator computes the wrong result."""
-        known, seen = self._signature, answer.failure
-        if known is None or seen is None or known.op is not None or known.kind != "mismatched":
-            return known
-        return replace(known, op=seen.signature.op)
 
     # ---- what passes and searches need -----------------------------------------------------------------------
 
@@ -408,12 +417,18 @@ class _Minifying:
         return replaced(result, others=others, seconds=time.monotonic() - self._began)
 
     def _rest(self, problem: Problem) -> Case | None:
-        """The whole case without the operators that are to blame: if it fails, too, that is another failure."""
+        """The case without the operators that are to blame: if it fails, too, that is another failure.
+
+        Of a large case, one operator of each sort: the whole would take longer than all the rest.
+        """
         if self._oracle is not None or self._terms.budget != Budget():
             return None
         blamed = {node.target for node in operators(problem.best.graph)}
         whole = Whole(problem.original)
-        return whole.only({name for name in whole.operators if whole.known[name].target not in blamed})
+        rest = {name for name in whole.operators if whole.known[name].target not in blamed}
+        if len(rest) > _MANY:
+            rest = sample(whole, rest) or rest
+        return whole.only(rest, outputs=False)
 
     @staticmethod
     def _reduction(problem: Problem, why: str, twin: Case | None) -> Reduction:

@@ -148,6 +148,12 @@ class Problem:
                     self._flying[key] = self._executor.submit(case)
                     room -= 1
 
+    def ask_instead(self, executor: Executor) -> None:
+        """Have somebody else answer from now on."""
+        self.cancel()
+        self._executor = executor
+        self._terms = executor.terms
+
     def begin(self, case: Case) -> None:
         """Have a case worked on, whatever its size: its answer is wanted later."""
         key = self.key(case)

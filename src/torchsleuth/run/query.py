@@ -89,6 +89,9 @@ class Runner(Protocol):
 class Closing:
     """A runner that is closed at the end of a `with`."""
 
+    def start(self) -> None:
+        """Begin to get ready, for those in a hurry. Whoever asks does so by itself."""
+
     def close(self) -> None:
         """End whatever was started."""
 

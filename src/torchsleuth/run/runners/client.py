@@ -72,6 +72,12 @@ class Served(Closing):
 
     # ---- what a runner does ----------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        """Begin to get ready, if that has not begun."""
+        with self._lock:
+            self._check_open()
+            self._connected()
+
     def submit(self, query: Query) -> Future[Outcome]:
         """Ask. The future can be cancelled until it is answered."""
         return self._submit(query, None)
