@@ -29,10 +29,10 @@ from torchsleuth.case.schema import Case, Compiler
 from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.config import After
 from torchsleuth.reduce.executors import Predicate
-from torchsleuth.reduce.minifying import reduce_with
 from torchsleuth.reduce.order import size_of
 from torchsleuth.reduce.patches import Material
 from torchsleuth.reduce.problem import Problem
+from torchsleuth.reduce.rounds import reduce_with
 from torchsleuth.torch_compat import as_fake, fake_mode
 
 aten = torch.ops.aten
@@ -102,7 +102,7 @@ def ours(graph: fx.Graph, k: int) -> tuple[int, int, float]:
 
 def peers(graph: fx.Graph, k: int) -> tuple[int, int, float]:
     """The same of torch's minifier."""
-    from functorch.compile import minifier
+    from functorch.compile import minifier  # type: ignore[import-untyped]
 
     asked = 0
 

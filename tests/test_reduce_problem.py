@@ -19,11 +19,11 @@ from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Stage
 from torchsleuth.reduce.events import Answered, Event, Improved, Met
 from torchsleuth.reduce.executors import Answer, Predicate
-from torchsleuth.reduce.minifying import reduce_with
 from torchsleuth.reduce.order import size_of
 from torchsleuth.reduce.patches import Material
 from torchsleuth.reduce.problem import Budget, Problem, Stopped
 from torchsleuth.reduce.restricting import Whole
+from torchsleuth.reduce.rounds import reduce_with
 from torchsleuth.reduce.verdicts import Verdicts, key_of
 from torchsleuth.run.oracle import Verdict
 
@@ -47,8 +47,14 @@ def names(case: schema.Case) -> set[str]:
     return {node.target.split(".")[3] for node in case.graph.nodes if node.target.startswith("torch.ops.")}
 
 
+class Needs(Predicate):
+    """These operators, and whoever asks for the same ones asks the same."""
+
+    terms = b"needs"
+
+
 def needs(*wanted: str) -> Predicate:
-    return Predicate(lambda case: names(case).issuperset(wanted))
+    return Needs(lambda case: names(case).issuperset(wanted))
 
 
 class Threads:
@@ -78,7 +84,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers() -> None:
         case, blobs = sample()
         problem = Problem(case, Threads(needs("tanh", "cos"), workers, seed))
         reduce_with(problem, Material(blobs))
-        found.append((problem.best, [one.digest for one in map(size_of, problem.trail)]))
+        found.append((problem.best, [one.digest for one in (size_of(case) for case, _ in problem.trail)]))
     assert all(one == found[0] for one in found)
     assert names(found[0][0]) == {"tanh", "cos"}
 

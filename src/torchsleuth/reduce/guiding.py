@@ -48,6 +48,11 @@ def _all(whole: Whole, node: str | None, words: str) -> Iterator[Iterable[str]]:
     yield sample(whole, whole.operators)
 
 
+def likely_needed(whole: Whole) -> dict[str, float]:
+    """How likely each operator is to be needed, when a search has left it: those that only look at values, less."""
+    return {node.name: 0.25 if name_of(node) in _NO_WORK else 0.75 for node in _operators(whole)}
+
+
 def _around(whole: Whole, node: str) -> Iterator[set[str]]:
     """The operators in so many steps from one."""
     users = users_of(whole.case.graph)

@@ -13,46 +13,46 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace as replaced
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from torchsleuth.case.schema import Case, Failure, Stored
+from torchsleuth.case.schema import Case, Failure
 from torchsleuth.case.script import expected
 from torchsleuth.case.signatures import ORIGIN, Match
 from torchsleuth.case.stores.examining import Found
-from torchsleuth.case.stores.files import LocalFiles
 from torchsleuth.case.stores.store import Listed, Store
-from torchsleuth.errors import BadCase, DoesNotFail, SleuthError
-from torchsleuth.outcome import Passed, Stage
+from torchsleuth.errors import DoesNotFail, SleuthError
+from torchsleuth.outcome import Passed, Stage, is_failure
 from torchsleuth.reduce.events import Ended, Entered, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
 from torchsleuth.reduce.graphs import operators, replace
 from torchsleuth.reduce.guiding import sample
-from torchsleuth.reduce.jobs import folder_of
-from torchsleuth.reduce.operators import fewer_operators, shortcut
+from torchsleuth.reduce.legality import legal
+from torchsleuth.reduce.operators import shortcut
 from torchsleuth.reduce.order import Size, size_of
 from torchsleuth.reduce.patches import Material
+from torchsleuth.reduce.places import Place
 from torchsleuth.reduce.problem import Budget, Problem, Spent, Stopped
 from torchsleuth.reduce.restricting import Values, Whole
-from torchsleuth.reduce.scheduling import run_pass
-from torchsleuth.reduce.tiers import OPERATORS, TIERS, Tier
+from torchsleuth.reduce.rounds import reduce_with
+from torchsleuth.reduce.tiers import TIERS, Tier
 from torchsleuth.reduce.verdicts import Verdicts
 from torchsleuth.run import delivery as deliveries
 from torchsleuth.run.delivery import Delivery, deliver
-from torchsleuth.run.oracle import Verdict
+from torchsleuth.run.observing.signatures import failure_of
+from torchsleuth.run.oracle import Verdict, verdict_of
 from torchsleuth.run.query import Query, Runner
 from torchsleuth.run.runners.client import cores
 from torchsleuth.run.runners.warm import Warm
 from torchsleuth.run.scripts import run_script
-from torchsleuth.run.values import read_values
 
 _HANG: Final = 20.0
-"""Seconds after which a program that hangs is taken to hang. A smaller one that takes less is not the same."""
+"""Seconds after which a part of a program that hangs is taken to hang, too."""
+_SURE: Final = 60.0
+"""Seconds that the result has to hang for, if what is recorded is at least as long."""
 _MANY: Final = 60
 """More operators than that are not asked about for the sake of completeness."""
 _USUAL: Final = 180.0
@@ -135,7 +135,7 @@ def minify(
     store = store or Store.open()
     found = case if isinstance(case, Found) else store.find(case)
     with ExitStack() as stack:
-        place = _Place(store)
+        place = Place(store)
         verdicts = stack.enter_context(Verdicts.at(place.verdicts))
         if terms.again:
             verdicts.forget()
@@ -143,90 +143,7 @@ def minify(
         if oracle is None and runner is None:
             workers = terms.workers or cores()
             runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
-        return _Minifying(found, place, verdicts, oracle, runner, terms, observers, run_script).run()
-
-
-def reduce_with(
-    problem: Problem,
-    material: Material,
-    values: Callable[[], Values | None] = lambda: None,
-    *,
-    tiers: Sequence[Tier] = TIERS,
-) -> None:
-    """Make the best case of a problem as small as it can be, round by round until a whole round was in vain.
-
-    In the end none of the operators can be left out by itself, and no pass has anything new to say.
-
-    `values` is asked for what eager computes at each node of the best case.
-    """
-    changes: Counter[str] = Counter()
-    seen: dict[str, Counter[str]] = {}
-
-    def run(name: str, words: str, group: str, stirred: Set[str], attempt: Callable[[], object]) -> None:
-        if name in seen and not any(changes[one] > seen[name][one] for one in stirred):
-            return
-        problem.tell(Entered(name, words))
-        before = problem.best
-        attempt()
-        seen[name] = Counter(changes)  # what it changed itself may give it another chance
-        changes[group] += problem.best is not before
-
-    while True:
-        before = problem.best
-        run(OPERATORS, "fewer operators", OPERATORS, changes.keys(), lambda: fewer_operators(problem, values()))
-        for tier in tiers:
-            run(tier.name, tier.words, tier.group, tier.stirred, partial(_run_tier, problem, tier, material))
-        if problem.best is before:
-            return
-
-
-def _run_tier(problem: Problem, tier: Tier, material: Material) -> None:
-    run_pass(problem, tier.proposes, material, likely=tier.likely)
-
-
-class _Place:
-    """Where a reduction keeps its things: in the store."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._folder = folder_of(store)
-        self._recorded: set[Path] = set()
-
-    @property
-    def verdicts(self) -> Path:
-        return self._folder / "verdicts.sqlite"
-
-    def values(self, size: Size) -> Path:
-        """What eager computed for a case of this size."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"values-{size.digest[:24]}.json"
-        self._recorded.add(path)
-        return path
-
-    def read(self, path: Path) -> Values | None:
-        """What was recorded there, if it was and its tensors are still in the store."""
-        if not path.exists():
-            return None
-        try:
-            values = read_values(path)
-        except BadCase:
-            return None
-        known = set(self.store.tensor_digests())
-        contents = (one.storage.content for one in values.values() if one.storage is not None)
-        return values if all(one.digest in known for one in contents if isinstance(one, Stored)) else None
-
-    def clear(self) -> None:
-        """What was recorded is no longer needed."""
-        for path in self._recorded:
-            path.unlink(missing_ok=True)
-
-    def bring(self, found: Found) -> None:
-        """See that the tensors of a case are in the store."""
-        if found.home == self.store.home:
-            return
-        for storage in found.case.storages:
-            if isinstance(storage.content, Stored):
-                self.store.blobs.put(found.blobs.get(storage.content.digest, storage.nbytes))
+        return _Reducing(found, place, verdicts, oracle, runner, terms, observers, run_script).run()
 
 
 @dataclass(frozen=True)
@@ -243,11 +160,20 @@ class _Delivered:
         return self.delivery.reproduces is False
 
 
-class _Minifying:
+def _incomplete(problem: Problem, failed: Sequence[str]) -> str:
+    """Why it cannot be said that nothing can be left out; "" if it can."""
+    if failed:
+        return f"torchsleuth itself failed in: {', '.join(failed)}"
+    if problem.unanswered:
+        return f"torchsleuth itself could not answer {problem.unanswered} of its questions"
+    return ""
+
+
+class _Reducing:
     def __init__(
         self,
         found: Found,
-        place: _Place,
+        place: Place,
         verdicts: Verdicts,
         oracle: Executor | None,
         runner: Runner | None,
@@ -281,7 +207,8 @@ class _Minifying:
         why, is_broken = "", False
         try:
             self._look(problem)
-            reduce_with(problem, self._material(), lambda: self._values(problem), tiers=self._terms.tiers)
+            failed = reduce_with(problem, self._material(), lambda: self._values(problem), tiers=self._terms.tiers)
+            why = _incomplete(problem, failed)
         except Stopped as stopped:
             why = str(stopped)
         except KeyboardInterrupt:
@@ -303,11 +230,11 @@ class _Minifying:
         """
         recorded = self._found.case.failure
         problem.tell(Entered("guess", "looking at what the failure points to"))
-        node, words = (None, "") if recorded is None else (recorded.node, recorded.signature.op or "")
-        if not self._shortened(problem, node, words):
-            answer = self._whole(problem)
-            self._sharpen(problem, answer)
-            self._shortened(problem, answer.node, answer.guess)
+        if recorded is not None and self._shortened(problem, recorded.node, recorded.signature.op or ""):
+            return
+        answer = self._whole(problem)
+        self._sharpen(problem, answer)
+        self._shortened(problem, answer.node, answer.guess)
 
     def _shortened(self, problem: Problem, node: str | None, words: str) -> bool:
         if not shortcut(problem, self._values(problem), node=node, words=words):
@@ -317,11 +244,11 @@ class _Minifying:
 
     def _whole(self, problem: Problem) -> Answer:
         """How the whole case fails. It has to, in the way that is recorded."""
-        answer = problem.answer(problem.best, "the whole case")
+        answer = problem.answer(problem.best, "the whole case", anew=True)
         if answer.verdict is Verdict.INVALID and self._oracle is None and self._strict:
             self._strict = False  # its inputs are made up, and eager does not take them: the compiler fails before
             problem.ask_instead(self._executor())
-            answer = problem.answer(problem.best, "the whole case")
+            answer = problem.answer(problem.best, "the whole case", anew=True)
         if answer.verdict is not Verdict.SAME:
             wanted = expected.in_words(self._found.case.failure)
             raise DoesNotFail(
@@ -333,13 +260,20 @@ class _Minifying:
         return answer
 
     def _sharpen(self, problem: Problem, answer: Answer) -> None:
-        """Once a run has said which operator computes the wrong result, it is that one and no other."""
+        """Once a run has said which operator computes the wrong result, it is that one and no other.
+
+        If no failure is recorded, it is the one that was seen.
+        """
         known, seen = self._signature, answer.failure
-        if known is None or seen is None or known.op is not None or known.kind != "mismatched":
+        if seen is None or self._oracle is not None:
             return
-        if seen.signature.op is not None and self._oracle is None:
+        if known is None:
+            self._signature = seen.signature
+        elif known.kind == "mismatched" and known.op is None and seen.signature.op is not None:
             self._signature = replace(known, op=seen.signature.op)
-            problem.ask_instead(self._executor())
+        else:
+            return
+        problem.ask_instead(self._executor())
 
     def _executor(self) -> Executor:
         return self._oracle or Oracular(
@@ -386,7 +320,9 @@ class _Minifying:
     @property
     def _values_matter(self) -> bool:
         signature = self._signature
-        return signature is None or signature.kind == "mismatched" or signature.stage in _RUNNING
+        if signature is None or self._oracle is not None:
+            return True
+        return signature.kind == "mismatched" or signature.stage in _RUNNING
 
     def _values(self, problem: Problem) -> Values | None:
         """What eager computes at each node of the best case, if the failure may depend on it."""
@@ -409,8 +345,11 @@ class _Minifying:
         if rest is not None:
             problem.begin(rest)  # while the script is run
         result = self._delivered(problem, self._reduction(problem, why, twin))
-        if rest is not None:
-            problem.answer(rest, "what else is wrong")
+        try:
+            if rest is not None:
+                problem.answer(rest, "what else is wrong")
+        except (KeyboardInterrupt, SleuthError, Stopped):  # it would have been good to know
+            problem.cancel()
         if not why:
             self._place.clear()
         others = tuple(self._save_others(problem))
@@ -428,7 +367,8 @@ class _Minifying:
         rest = {name for name in whole.operators if whole.known[name].target not in blamed}
         if len(rest) > _MANY:
             rest = sample(whole, rest) or rest
-        return whole.only(rest, outputs=False)
+        case = whole.only(rest, outputs=False)
+        return case if case is not None and legal(case) else None
 
     @staticmethod
     def _reduction(problem: Problem, why: str, twin: Case | None) -> Reduction:
@@ -448,14 +388,12 @@ class _Minifying:
         """Save the smallest case whose script fails in a fresh interpreter."""
         if problem.best is problem.original:
             return result
-        smallest = best = self._deliver(problem, problem.best)
-        failed: list[_Delivered] = []
+        smallest = best = self._deliver(*problem.trail[-1])
+        failed: list[_Delivered] = [smallest] if smallest.failed else []
         low, high = 0, len(problem.trail) - 1  # the whole case, and the smallest one
-        if smallest.failed:
-            failed.append(smallest)
         while failed and high - low > 1:
             middle = (low + high) // 2
-            tried = self._deliver(problem, problem.trail[middle])
+            tried = self._deliver(*problem.trail[middle])
             if tried.failed:
                 high = middle
                 failed.append(tried)
@@ -471,25 +409,39 @@ class _Minifying:
             entry=best.entry,
             delivery=best.delivery,
             twin=None if failed else result.twin,
-            unverified=tuple(one.case for one in failed),
+            unverified=tuple(one.case for one in failed if one is not best),
         )
 
-    def _deliver(self, problem: Problem, case: Case) -> _Delivered:
+    def _deliver(self, case: Case, answer: Answer | None) -> _Delivered:
         store = self._place.store
-        seen = problem.answer(case).failure
-        saved = self._descended(case, seen)
+        seen = None if answer is None else answer.failure
+        lasting = self._lasting(case, seen)
+        saved = self._descended(case, lasting or seen)
         before = set(store.case_names())
         entry = store.save(saved)
-        folder = Path(entry.path) if isinstance(store.files, LocalFiles) else Path.cwd()
         delivery = deliver(
             store.blobs,
             saved,
-            folder / "repro.py",
+            self._place.script(entry),
             trust=self._terms.trust,
-            run=seen is not None,
+            run=lasting is not None,
             runner=self._run_script,
         )
+        if seen is not None and lasting is None:
+            delivery = replaced(delivery, reproduces=False, seen="it ends after all, if it is given more time")
         return _Delivered(case, entry, delivery, entry.id not in before)
+
+    def _lasting(self, case: Case, seen: Failure | None) -> Failure | None:
+        """How a case fails if it is given as much time as it takes to be sure. None: it does not."""
+        recorded = self._found.case.failure
+        if seen is None or recorded is None or seen.signature.kind != "timed out" or self._runner is None:
+            return seen
+        deadline = min(expected.deadline_of(recorded), _SURE)
+        if self._terms.deadline is not None or deadline <= self._time_for_one():
+            return seen
+        outcome = self._runner.run(replace(self._question(case), deadline=deadline))
+        same = verdict_of(outcome, self._signature, self._terms.match) is Verdict.SAME
+        return failure_of(outcome) if same and is_failure(outcome) else None
 
     def _descended(self, case: Case, failure: Failure | None) -> Case:
         """The case as one of its own."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from torchsleuth.case.schema import Case
-from torchsleuth.reduce.guiding import guesses
+from torchsleuth.reduce.guiding import guesses, likely_needed
 from torchsleuth.reduce.problem import Problem
 from torchsleuth.reduce.restricting import Values, Whole
 from torchsleuth.reduce.searching import least, one_minimal
@@ -46,7 +46,7 @@ def fewer_operators(problem: Problem, values: Values | None = None) -> bool:
     if len(names) > 2:
         question.fewer_outputs()
         names = least(names, question)
-    names = one_minimal(names, question)
+    names = one_minimal(names, question, likely_needed(whole))
     question.sweep(names)
     return problem.best is not before
 

@@ -11,7 +11,7 @@ What it answers does not depend on any of that, except when the budget is spent:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +25,8 @@ from torchsleuth.reduce.verdicts import Verdicts, key_of
 from torchsleuth.run.oracle import Verdict
 
 _MOST_MEASURED: Final = 100
+_MOST_BROKEN: Final = 3
+"""So many questions in a row that cannot be answered, and it is of no use to go on."""
 
 
 class Stopped(Exception):
@@ -87,14 +89,17 @@ class Problem:
         """What did not fail at all since the best case was found."""
         self.seen = Answer(Verdict.SAME)
         """How the best case fails, as far as that is known."""
-        self.trail: list[Case] = [case]
-        """The best cases, one after another."""
+        self.trail: list[tuple[Case, Answer | None]] = [(case, None)]
+        """The best cases, one after another, and how each failed."""
+        self.unanswered = 0
+        """Questions that our own machinery could not answer."""
         self._executor = executor
         self._terms = executor.terms
         self._verdicts = verdicts or Verdicts()
         self._budget = budget
         self._observers = observers
         self._is_legal = is_legal
+        self._broken = 0
         self._flying: dict[bytes, Future[Answer]] = {}
         self._measured: dict[int, tuple[Case, Size]] = {}
         self.tell(Began(case, self.size))
@@ -108,8 +113,7 @@ class Problem:
         answer = self.answer(case, words)
         if answer.verdict is not Verdict.SAME:
             return False
-        self._adopt(case, words)
-        self.seen = answer
+        self._adopt(case, answer, words)
         return True
 
     def each(self, cases: Sequence[Case | None], words: Sequence[str]) -> list[bool]:
@@ -120,10 +124,12 @@ class Problem:
             for case, said in zip(cases, words, strict=True)
         ]
 
-    def answer(self, case: Case, words: str = "") -> Answer:
-        """What is known of a case, or found out now."""
+    def answer(self, case: Case, words: str = "", *, anew: bool = False) -> Answer:
+        """What is known of a case, or found out now. `anew`: it is asked again, unless it is known to fail alike."""
         key = self.key(case)
         answer = None if key in self._flying else self._verdicts.get(key)
+        if anew and answer is not None and answer.verdict is not Verdict.SAME:
+            answer = None
         asked = answer is None
         if answer is None:
             answer = self._asked(key, case)
@@ -135,18 +141,24 @@ class Problem:
         return answer
 
     def ahead(self, cases: Iterable[Case | None], most: int | None = None) -> None:
-        """These are likely to be asked about. As many as there are workers (or `most`) are begun now."""
-        room = max(self._executor.workers, most or 0) - len(self._flying)
+        """These are likely to be asked about, the likeliest first.
+
+        As many as there are workers (or `most`) are worked on from now on, and nothing else.
+        """
         if self._executor.workers < 2 and most is None:
             return
+        wanted: dict[bytes, Case] = {}
         for case in cases:
-            if room <= 0:
-                return
+            if len(wanted) >= max(self._executor.workers, most or 0):
+                break
             if case is not None and self._is_candidate(case):
                 key = self.key(case)
-                if key not in self._flying and self._verdicts.get(key) is None:
-                    self._flying[key] = self._executor.submit(case)
-                    room -= 1
+                if key in self._flying or self._verdicts.get(key) is None:
+                    wanted[key] = case
+        self._give_up(self._flying.keys() - wanted.keys())
+        for key, case in wanted.items():
+            if key not in self._flying:
+                self._flying[key] = self._executor.submit(case)
 
     def ask_instead(self, executor: Executor) -> None:
         """Have somebody else answer from now on."""
@@ -158,24 +170,27 @@ class Problem:
         """Have a case worked on, whatever its size: its answer is wanted later."""
         key = self.key(case)
         if key not in self._flying and self._verdicts.get(key) is None:
-            self._check_budget()
+            self.check_budget()
             self._flying[key] = self._executor.submit(case)
 
-    def _adopt(self, case: Case, words: str) -> None:
+    def _adopt(self, case: Case, answer: Answer, words: str) -> None:
         """Take a case that is known to fail in the same way as the best one."""
         self.best, self.size = case, self.measure(case)
-        self.trail.append(case)
+        self.seen = answer
+        self.trail.append((case, answer))
         self.passed.clear()
         self.tell(Improved(case, self.size, words))
-        self.cancel()
 
     def cancel(self) -> None:
-        """What was begun and is not needed is given up; what is answered already is kept."""
-        for key, future in self._flying.items():
+        """Whatever was begun is given up; what is answered already is kept."""
+        self._give_up(set(self._flying))
+
+    def _give_up(self, keys: Set[bytes]) -> None:
+        for key in keys:
+            future = self._flying.pop(key)
             if not future.cancel() and future.done() and future.exception() is None:
                 self._verdicts.put(key, future.result())
             self.spent.wasted += 1
-        self._flying.clear()
 
     def tell(self, event: Event) -> None:
         """Say something to whoever watches."""
@@ -201,12 +216,25 @@ class Problem:
         return self._is_legal(case) and self.measure(case) < self.size
 
     def _asked(self, key: bytes, case: Case) -> Answer:
-        self._check_budget()
+        answer = self._tried(key, case)
+        if answer.verdict is Verdict.BROKEN:  # it may have been an accident
+            answer = self._tried(key, case)
+        if answer.verdict is not Verdict.BROKEN:
+            self._broken = 0
+            return answer
+        self.unanswered += 1
+        self._broken += 1
+        if self._broken >= _MOST_BROKEN:
+            self.cancel()
+            raise Stopped(f"our own machinery failed {self._broken} times in a row: {answer.words}")
+        return answer
+
+    def _tried(self, key: bytes, case: Case) -> Answer:
+        self.check_budget()
         if key not in self._flying:
             self._flying[key] = self._executor.submit(case)
-        future = self._flying[key]
         try:
-            answer = self._waited_for(future)
+            answer = self._waited_for(self._flying[key])
         except BaseException:  # Ctrl-C, a test that is broken
             self.cancel()
             raise
@@ -230,7 +258,8 @@ class Problem:
             if future in done and not future.cancelled() and future.exception() is None:
                 self._verdicts.put(key, future.result())
 
-    def _check_budget(self) -> None:
+    def check_budget(self) -> None:
+        """Raise `Stopped` if there is nothing left to spend."""
         left = self._seconds_left()
         if left is not None and left <= 0:
             self.cancel()

@@ -22,6 +22,10 @@ _WINDOW: Final = 8
 """So many sites are tried against the same case before what holds is put together."""
 
 
+_MOST_AT_ONCE: Final = 32
+"""Of more sites, some are sure to matter."""
+
+
 def run_pass(problem: Problem, proposes: Pass, material: Material, *, likely: bool = False) -> bool:
     """Try what a pass proposes for the best case. True: there is a better one now.
 
@@ -33,12 +37,18 @@ def run_pass(problem: Problem, proposes: Pass, material: Material, *, likely: bo
     if likely:
         _try_halves(problem, sites)
         return problem.best is not before
-    if len(sites) > 1 and problem.holds(*_applied(combined([site[0] for site in sites]), problem.best)):
+    if 1 < len(sites) <= _MOST_AT_ONCE and problem.holds(
+        *_applied(combined([site[0] for site in sites]), problem.best)
+    ):
         return True
     rest = iter(sites)
     while window := list(islice(rest, _WINDOW)):
         _try_window(problem, window)
     return problem.best is not before
+
+
+def _all_at_once(problem: Problem, sites: Sequence[Site]) -> bool:
+    return problem.holds(*_applied(combined([site[0] for site in sites]), problem.best))
 
 
 def _applied(patch: Patch, case: Case) -> tuple[Case | None, str]:
@@ -48,7 +58,7 @@ def _applied(patch: Patch, case: Case) -> tuple[Case | None, str]:
 def _try_halves(problem: Problem, sites: Sequence[Site]) -> None:
     if len(sites) == 1:
         _try_one(problem, sites[0])
-    elif sites and not problem.holds(*_applied(combined([site[0] for site in sites]), problem.best)):
+    elif sites and not _all_at_once(problem, sites):
         middle = len(sites) // 2
         _try_halves(problem, sites[:middle])
         _try_halves(problem, sites[middle:])
@@ -63,12 +73,19 @@ def _try_window(problem: Problem, window: Sequence[Site]) -> None:
     for level in range(max(map(len, window))):
         tried = [at for at, site in enumerate(window) if chosen[at] is None and level < len(site)]
         patches = [window[at][level] for at in tried]
-        held = problem.each([patch(problem.best) for patch in patches], [patch.words for patch in patches])
+        cases = [_checked(problem, patch) for patch in patches]
+        held = problem.each(cases, [patch.words for patch in patches])
         for at, patch, holds in zip(tried, patches, held, strict=True):
             chosen[at] = patch if holds else None
     found = [patch for patch in chosen if patch is not None]
     if found:
         _put_together(problem, found)
+
+
+def _checked(problem: Problem, patch: Patch) -> Case | None:
+    """What the patch makes of the best case. Making it takes time, too."""
+    problem.check_budget()
+    return patch(problem.best)
 
 
 def _try_one(problem: Problem, site: Site) -> None:
