@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from torchsleuth.outcome import Broken, Outcome, Passed, Raised, Stage, Unrunnab
 from torchsleuth.reduce import minifying
 from torchsleuth.reduce.jobs import Job, started
 from torchsleuth.run import fidelity
-from torchsleuth.run.delivery import deliver
+from torchsleuth.run.delivery import Delivery, deliver
 from torchsleuth.run.oracle import Verdict
 from torchsleuth.run.query import Query
 from torchsleuth.run.repeating import Rate
@@ -44,6 +43,14 @@ from torchsleuth.run.runners.scripted import Scripted
 from torchsleuth.run.scripts import Ran
 
 QUIET = Console(file=io.StringIO())
+WARM = warm.Warm
+NO_VALUES = Unrunnable(reason="it is not run here")
+
+
+@pytest.fixture(autouse=True)
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody computes values for a test of the user's: that takes longer than all the rest."""
+    monkeypatch.setattr(warm, "Warm", lambda **_: Scripted(lambda _: NO_VALUES))
 
 
 @pytest.fixture
@@ -70,8 +77,11 @@ def shown(answer: Answer) -> str:
 # ---- a test of the user's ------------------------------------------------------------------------------------------
 
 
-def test_a_test_of_the_user_s_decides(found: Found, store: Store, tmp_path: Path) -> None:
-    """Covers: U4"""
+def test_a_test_of_the_user_s_decides(
+    found: Found, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From beginning to end, with values that workers compute. Covers: U4"""
+    monkeypatch.setattr(warm, "Warm", WARM)
     out = tmp_path / "here" / "small.py"
     answer = run(found, tmp_path, test=check(tmp_path), output=out)
     told = shown(answer)
@@ -90,6 +100,8 @@ def test_a_test_of_the_user_s_decides(found: Found, store: Store, tmp_path: Path
     assert len(asked(tmp_path)) == len(set(asked(tmp_path))) == answer.data["queries"]
     assert "11 → 2 operators  your test says that it still fails" in told
     assert "aten.tanh.default(" in told
+    assert "it raises" not in told
+    assert answer.data["failure"] is None
     assert told.rstrip().splitlines()[-1] == f"Next: python {out}"
     assert out.read_bytes() == Path(answer.data["script"]).read_bytes()
     assert not list(tmp_path.glob("store/minify/*.work"))
@@ -114,14 +126,35 @@ def test_what_was_answered_is_not_asked_again_unless_that_is_wanted(found: Found
 
 
 @pytest.mark.parametrize(
-    ("code", "ends"), [(0, 1), (125, 2)], ids=["it does not fail", "nobody can say whether it fails"]
+    ("code", "ends", "says"),
+    [
+        (0, 1, "your test says that the whole case does not fail"),
+        (125, 2, "your test does not say that the whole case fails"),
+    ],
 )
-def test_a_case_that_does_not_fail_is_not_minified(found: Found, tmp_path: Path, code: int, ends: int) -> None:
+def test_a_case_that_does_not_fail_is_not_minified(
+    found: Found, tmp_path: Path, code: int, ends: int, says: str
+) -> None:
     answer = run(found, tmp_path, test=f"sh -c 'exit {code}'")
-    assert answer.code == ends
-    assert answer.data["error"]["what"] == "the case does not show its failure here"
+    assert (answer.code, answer.data["error"]["what"]) == (ends, says)
+    assert answer.data["error"]["cause"] == f"the test ended with exit code {code}"
     last = shown(answer).rstrip().splitlines()[-1]
-    assert last == f"Next: sleuth verify {found.id} --store {tmp_path / 'store'}"
+    assert last == f"Next: sleuth export {found.id} -o repro.py --store {tmp_path / 'store'}"
+
+
+def test_where_no_script_can_be_written_nothing_is_begun(found: Found, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "repro.py"):
+        with pytest.raises(SleuthError, match="no script can be written"):
+            run(found, tmp_path, test=check(tmp_path), output=out)
+    assert not asked(tmp_path)
+
+
+def test_a_script_that_cannot_be_copied_in_the_end_costs_nothing_else(found: Found, tmp_path: Path) -> None:
+    out = tmp_path / "later" / "repro.py"
+    answer = run(found, tmp_path, test=check(tmp_path, more=f"touch {out.parent}"), queries=3, output=out)
+    assert (answer.code, answer.data["copy"], answer.data["result"] is None) == (0, None, False)
+    assert "warning: there is no script at" in shown(answer)
 
 
 def test_a_test_that_breaks_in_the_middle_stops_it_and_loses_nothing(found: Found, tmp_path: Path) -> None:
@@ -210,8 +243,18 @@ def test_killed_and_resumed_it_asks_nothing_twice_and_finds_the_same(tmp_path: P
 def _started(found: Found, folder: Path, test: str) -> subprocess.Popen[bytes]:
     words = ["minify", str(found.id), "--store", str(folder / "store"), "--test", test, "--workers", "1"]
     return subprocess.Popen(
-        [sys.executable, "-m", "torchsleuth", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", _WITHOUT_WORKERS, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+
+
+_WITHOUT_WORKERS = """
+from torchsleuth.cli.main import main
+from torchsleuth.outcome import Unrunnable
+from torchsleuth.run.runners import warm
+from torchsleuth.run.runners.scripted import Scripted
+warm.Warm = lambda **_: Scripted(lambda _: Unrunnable(reason="it is not run here"))
+main()
+"""
 
 
 # ---- the runner ----------------------------------------------------------------------------------------------------
@@ -224,7 +267,11 @@ def scripted(
     runner = Scripted(answers)
     monkeypatch.setattr(warm, "Warm", lambda **_: runner)
     ran = Ran(code, stdout=script)
-    monkeypatch.setattr(minifying, "deliver", partial(deliver, runner=lambda *_, **__: ran))
+
+    def delivered(*args: Any, **more: Any) -> Delivery:
+        return deliver(*args, **{**more, "runner": lambda *_, **__: ran})
+
+    monkeypatch.setattr(minifying, "deliver", delivered)
     return runner
 
 
@@ -310,8 +357,12 @@ def test_terms_of_the_interrupted_one_hold_unless_others_are_given(
     first = run(found, tmp_path, queries=3, deadline=7.0, memory="2GiB", needs="1/2")
     assert not first.data["minimal"]
     del runner.queries[:]
-    second = run(found, tmp_path, resume=True, memory="3GiB", queries=2)
+    second = run(found, tmp_path, resume=True, queries=2)
     assert second.data["known"] >= 1
+    assert {(query.deadline, query.memory) for query in runner.queries} == {(7.0, 2 * 2**30)}
+    del runner.queries[:]
+    third = run(found, tmp_path, resume=True, memory="3GiB", queries=2)
+    assert third.data["known"] == 0
     assert {(query.deadline, query.memory) for query in runner.queries} == {(7.0, 3 * 2**30)}
     job = json.loads((tmp_path / "store" / "minify" / f"{found.id}.json").read_bytes())
     assert (job["needs"], job["why"]) == ([1, 2], "2 queries were asked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -211,3 +212,23 @@ def test_an_interrupt_of_ours_does_not_reach_it(store: Store, script: Write) -> 
     command = script(f"cut -d' ' -f6 /proc/$$/stat | grep -qx {os.getsid(0)} && exit 0; exit 1")
     with Commanded(command, store) as tests:
         assert tests.submit(kept(store).case).result(60).verdict is Verdict.SAME
+
+
+def test_what_leaves_the_session_is_not_waited_for(store: Store, script: Write, tmp_path: Path) -> None:
+    """It lives on, and it holds the other end of what is read; the answer is there nevertheless."""
+    pid = tmp_path / "pid"
+    server = f"setsid sh -c 'echo $$ > {pid}; exec sleep 60' &"
+    command = script(f"echo before\n{server}\nwhile [ ! -s {pid} ]; do sleep 0.01; done\nexit 9")
+    case = kept(store).case
+    try:
+        with Commanded(command, store) as tests:
+            future = tests.submit(case)
+            until(pid.exists)
+            began = time.monotonic()
+            with pytest.raises(SleuthError) as raised:
+                future.result(60)
+        assert time.monotonic() - began < 4
+        assert "it said last: before" in raised.value.cause
+        assert not is_gone(int(pid.read_text()))
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)

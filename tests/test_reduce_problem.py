@@ -48,13 +48,19 @@ def names(case: schema.Case) -> set[str]:
 
 
 class Needs(Predicate):
-    """These operators, and whoever asks for the same ones asks the same."""
+    """Operators; and whoever asks for the same ones asks the same."""
 
-    terms = b"needs"
+    def __init__(self, wanted: tuple[str, ...]) -> None:
+        super().__init__(lambda case: names(case).issuperset(wanted))
+        self._wanted = wanted
+
+    @property
+    def terms(self) -> bytes:
+        return repr(self._wanted).encode()
 
 
 def needs(*wanted: str) -> Predicate:
-    return Needs(lambda case: names(case).issuperset(wanted))
+    return Needs(wanted)
 
 
 class Threads:

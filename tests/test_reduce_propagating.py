@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from reduce_samples import programs, recorded, recorded_after_dynamo, runs
 from torchsleuth.case import schema
@@ -128,6 +132,73 @@ def test_neither_the_case_nor_random_numbers_are_touched() -> None:
     before = torch.get_rng_state()
     assert propagated(case, blobs) == case
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def _mapped(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.func.vmap(lambda y: y.sin() @ y)(x)
+    return found
+
+
+def _differentiated(x: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.func.grad(lambda y: y.sin().sum())(x)
+    return found
+
+
+def _transforms() -> tuple[object, ...]:
+    """What graphs of torch.func change in the process."""
+    functorch = torch._C._functorch
+    return (
+        functorch.get_dynamic_layer_stack_depth(),
+        functorch.get_inplace_requires_grad_allowed(),
+        torch._C._autograd._saved_tensors_hooks_is_enabled(),
+        torch._C._is_fwd_grad_enabled(),
+        torch.autograd.forward_ad._current_level,
+    )
+
+
+@pytest.mark.parametrize("program", [_mapped, _differentiated, torch.func.jacfwd(torch.sin)])
+def test_transforms_that_a_graph_has_entered_are_left(program: Callable[..., Any]) -> None:
+    """Covers: U25. Whatever is refused in the middle of it."""
+    case, blobs = recorded_after_dynamo(program, torch.randn(4, 3))
+    before = _transforms()
+    assert propagated(case, blobs) is not None
+    inside = next(one for one in case.graph.nodes if "sin" in one.target)
+    wrong = replace(inside, op="call_method", target="no_such_method")
+    nodes = tuple(wrong if one is inside else one for one in case.graph.nodes)
+    assert propagated(replace(case, graph=replace(case.graph, nodes=nodes)), blobs) is None
+    assert _transforms() == before
+    assert propagated(case, blobs) is not None
+
+
+def test_the_number_in_an_input_keeps_its_symbol() -> None:
+    """Covers: U25. Dynamo asks an input for it, where running on fakes could not tell."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2))
+    case, blobs = recorded_after_dynamo(model, torch.randn(3, 4), dynamic=True)
+    (item,) = (one for one in case.graph.nodes if one.target == "item")
+    assert isinstance(produced(item), schema.Symbolic)
+    made = propagated(case, blobs)
+    assert made is not None
+    assert produced(node(made, item.name)) == produced(item)
+
+
+def test_operators_that_walk_over_nested_graphs_tell_what_is_inside() -> None:
+    """Covers: U25. Checkpointing does not call its graph, but runs it node by node."""
+    layer = torch.nn.Linear(6, 3)
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        return layer(x).tanh()
+
+    case, blobs = recorded_after_dynamo(lambda x: checkpoint(region, x, use_reentrant=False) * 2, torch.randn(4, 6))
+    (name,) = (
+        one.name
+        for one, given in zip(placeholders(case.graph), case.inputs, strict=True)
+        if isinstance(given, Tensor) and given.size == (4, 6)
+    )
+    small = propagated(smaller_input(case, blobs, name, (2, 6)), blobs)
+    assert small is not None
+    (inner,) = (entry.value for entry in small.graph.attributes if isinstance(entry.value, schema.Graph))
+    sizes = [found.size for one in inner.nodes if isinstance(found := produced(one), Fake)]
+    assert sizes == [(2, 6), (3, 6), (3,), (2, 3), (2, 3)]
 
 
 # ---- inputs ------------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ import torch
 from case_samples import output, small_case
 from reduce_driving import NOT_BY_FAKES, calls, check_patch, driven, randn, sampled, targets
 from reduce_samples import programs, recorded, recorded_after_dynamo, runs
-from torchsleuth.case.schema import Case, Entry, Fake, Generated, Graph, List, Meta, Node, Ref, Torch
+from torchsleuth.case.schema import Case, Entry, Fake, Generated, Graph, List, Meta, Node, Ref, Tensor, Torch
 from torchsleuth.reduce.graphs import placeholders, produced
 from torchsleuth.reduce.legality import legal
 from torchsleuth.reduce.order import outputs_of
 from torchsleuth.reduce.passes import arguments, bypassing, inputs, replacing, simplifying
 from torchsleuth.reduce.patches import Material, Pass, combined
+from torchsleuth.reduce.restricting import Whole
 
 functional = torch.nn.functional
 
@@ -268,3 +269,53 @@ def test_a_mode_that_is_entered_is_left() -> None:
     assert legal(_with(enter, RELU, leave, output("r")))
     assert not legal(_with(enter, RELU, output("r")))
     assert not legal(_with(RELU, leave, output("r")))
+
+
+# ---- arguments that operators take on fakes only ---------------------------------------------------------------
+
+
+def _backward(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
+        g, x, w, [8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
+    )
+    return found[:2]
+
+
+def test_a_gradient_is_still_asked_for() -> None:
+    """What an operator is told not to compute is None, and no result. Covers: U25"""
+    case, blobs = recorded(_backward, randn(2, 8, 4, 4), randn(2, 3, 4, 4), randn(8, 3, 3, 3))
+    found, _ = driven(case, blobs, [arguments.arguments, inputs.outputs], calls("convolution_backward"))
+    returned = [produced(node) for node in found.graph.nodes if node.target == "operator.getitem"]
+    assert len(returned) == 1
+    assert isinstance(returned[0], Fake)
+    (call,) = (node for node in found.graph.nodes if "convolution" in node.target)
+    assert call.args[4] == call.args[6] == List((1,))
+    assert call.args[9] == 1
+
+
+def test_none_stands_only_where_it_may() -> None:
+    """Operators take None for any tensor on fakes, and do nothing with it. Covers: U25"""
+    case, blobs = recorded(lambda x, w: torch.nn.functional.layer_norm(x, (4,), w), randn(3, 4), randn(4))
+    words = [one.words for site in arguments.arguments(case, Material(blobs)) for one in site]
+    assert "native_layer_norm: argument 3 None" in words
+    assert "native_layer_norm: argument 1 None" not in words
+
+
+def test_an_input_that_is_written_to_requires_no_gradient() -> None:
+    """Torch refuses a leaf that does. Covers: U25"""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.relu(x * 2, inplace=True).sin().relu_().cos()
+
+    case, _ = recorded_after_dynamo(program, randn(3, requires_grad=True))
+    whole = Whole(case)
+    for names in (("relu", "cos"), ("relu_", "cos"), ("cos",)):
+        kept = {node.name for node in case.graph.nodes if node.target.rpartition(".")[2] in names}
+        cut = whole.only(kept)
+        assert cut is not None
+        (given,) = cut.inputs
+        (node,) = placeholders(cut.graph)
+        fake = produced(node)
+        assert isinstance(given, Tensor)
+        assert isinstance(fake, Fake)
+        assert given.requires_grad == fake.requires_grad == (len(names) == 1)

@@ -29,10 +29,13 @@ from torchsleuth.case.schema import (
 )
 from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.config import After
+from torchsleuth.reduce.executors import Predicate
 from torchsleuth.reduce.graphs import placeholders, produced
 from torchsleuth.reduce.order import size_of
 from torchsleuth.reduce.passes import inputs, surroundings, symbols
 from torchsleuth.reduce.patches import Material, Pass
+from torchsleuth.reduce.problem import Problem
+from torchsleuth.reduce.scheduling import run_pass
 from torchsleuth.reduce.sizes import mentioned
 
 replace = msgspec.structs.replace
@@ -70,13 +73,29 @@ def reduced(case: Case, passes: list[Pass], holds: Any) -> tuple[Case, int]:
 # ---- settings ------------------------------------------------------------------------------------------------
 
 
+def asked_for(case: Case, holds: Any) -> tuple[Case, int]:
+    """What is left of the settings of a case, and how many questions that takes as `minify` tries them."""
+    executor = Predicate(holds)
+    problem = Problem(case, executor)
+    run_pass(problem, surroundings.settings, MATERIAL, likely=True)
+    return problem.best, executor.asked
+
+
 def test_everything_is_as_by_default_at_once() -> None:
     """Nothing of it matters: one question. Covers: U16"""
-    found, asked = reduced(odd_case(), [surroundings.settings], lambda case: True)
+    found, asked = asked_for(odd_case(), lambda case: True)
     assert found.state == State()
-    assert asked == 3
+    assert asked == 1
     assert (found.compiler.mode, found.compiler.dynamic, found.compiler.options) == (None, None, ())
     assert found.compiler.arguments == ()
+
+
+def test_what_the_user_chose_costs_little_if_it_matters() -> None:
+    """The rest goes with the first half. Covers: U16"""
+    found, asked = asked_for(odd_case(), lambda case: "max_autotune" in {one.name for one in case.compiler.options})
+    assert found.state == State()
+    assert [one.name for one in found.compiler.options] == ["max_autotune"]
+    assert asked <= 8
 
 
 @pytest.mark.parametrize(

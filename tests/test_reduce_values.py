@@ -7,6 +7,7 @@ import torch
 
 from reduce_samples import programs, recorded, runs
 from torchsleuth.case.format import reading
+from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.schema import Case, Generated, Storage, Stored, Tensor
 from torchsleuth.reduce.graphs import replace
 from torchsleuth.reduce.order import size_of
@@ -28,7 +29,7 @@ def test_what_is_proposed_is_legal(name: str) -> None:
     """Covers: U25. Dtypes and values: it can be written and read, and says what its nodes produce."""
     function, inputs = programs()[name]
     case, blobs = recorded(function, *inputs)
-    for each in (dtypes.dtypes, values.values, values.numbers):
+    for each in (dtypes.dtypes, values.uniform, values.values, values.numbers):
         for site in each(case, Material(blobs)):
             for patch in site:
                 made = patch(case)
@@ -37,7 +38,7 @@ def test_what_is_proposed_is_legal(name: str) -> None:
                 assert reading.decode(reading.encode(made)) == made
                 assert propagated(made, blobs) == made, patch.words
                 assert "digit" in patch.words or size_of(made) < size_of(case), patch.words
-                if each is values.values:
+                if each in (values.uniform, values.values):
                     runs(made, blobs)
 
 
@@ -157,3 +158,29 @@ def test_numbers_become_simpler() -> None:
     made = [patch(case) for patch in site]
     assert [one.inputs[1] for one in made if one is not None] == [0, 1, 2, 4]
     assert all(one.examples is not None and one.examples[1] == one.inputs[1] for one in made if one is not None)
+
+
+def test_one_whole_number_all_over() -> None:
+    """Covers: U19. Only such as are there: they may be places. Where values do not matter, there is nothing to do."""
+    case, blobs = recorded(lambda x, i: x[i], torch.randn(9), torch.tensor([4, 7, 1, 1]))
+    (site,) = values.uniform(case, Material(blobs))
+    assert words(list(site)) == ["1 all over", "7 all over"]
+    made = site[1](case)
+    assert made is not None
+    assert Generated("constant", "int64", 7) in contents(made)
+    assert list(values.uniform(made, Material(blobs))) == []
+    assert list(values.uniform(case, Material(blobs, values_matter=False))) == []
+
+
+def test_places_that_are_written_to_are_never_given_twice() -> None:
+    """Covers: U25. Which of two values is there afterwards is not said, so that eager and a compiler may differ."""
+    case, blobs = recorded(
+        lambda x, at: torch.index_put(x, (at,), x * 2), torch.arange(4.0), torch.tensor([2, 0, 3, 1])
+    )
+    material = Material(blobs)
+    for proposes in (values.values, values.uniform):
+        for site in proposes(case, material):
+            for patch in site:
+                made = patch(case)
+                given = None if made is None else GraphReader(made, blobs).inputs()[1]
+                assert given is None or len(set(given.tolist())) == 4, patch.words

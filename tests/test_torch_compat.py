@@ -244,6 +244,15 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     ),
     "is_functional": lambda: torch_compat.is_wrapper(torch.ones(1)),
     "is_functorch_wrapper": lambda: torch_compat.is_wrapper(torch.ones(1)),
+    "transform_depth": lambda: _enter(torch_compat.transforms_left()),
+    "undo_transforms": lambda: _enter(torch_compat.transforms_left()),
+    "inplace_requires_grad_allowed": lambda: _enter(torch_compat.transforms_left()),
+    "allow_inplace_requires_grad": lambda: _enter(torch_compat.transforms_left()),
+    "saved_hooks_enabled": lambda: _enter(torch_compat.transforms_left()),
+    "enable_saved_hooks": lambda: _enter(torch_compat.transforms_left()),
+    "forward_grad_enabled": lambda: _enter(torch_compat.transforms_left()),
+    "set_forward_grad_enabled": lambda: _enter(torch_compat.transforms_left()),
+    "dual_level": lambda: _enter(torch_compat.transforms_left()),
 }
 
 

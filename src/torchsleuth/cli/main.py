@@ -269,7 +269,12 @@ def minify(
     needs: Annotated[
         str | None, typer.Option(metavar="K/N", help="It fails now and then: K of at most N runs have to show it.")
     ] = None,
-    deadline: Deadline = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, metavar="SECONDS", help="Stop a run then: 180 s, or at most 20 s for a hang, unless given."
+        ),
+    ] = None,
     memory: Memory = None,
     match: Annotated[
         str | None,

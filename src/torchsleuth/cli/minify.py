@@ -7,13 +7,14 @@ it was interrupted (what was found until then is kept and told).
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,19 +23,19 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from torchsleuth.case.disk import told
 from torchsleuth.case.signatures import Match
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Store
-from torchsleuth.case.words.wording import clean
+from torchsleuth.case.words.wording import clean, one_line
 from torchsleuth.cli.answers import Answer, error_data
 from torchsleuth.cli.replay import Asked, size_of
-from torchsleuth.errors import DoesNotFail, SleuthError
+from torchsleuth.errors import DoesNotFail, SleuthError, in_words
 
 if TYPE_CHECKING:
     from torchsleuth.reduce.commanding import Commanded
     from torchsleuth.reduce.jobs import Job, Ledger
     from torchsleuth.reduce.minifying import Reduction, Terms
+    from torchsleuth.run.delivery import Delivery
     from torchsleuth.run.query import Runner
 
 INTERRUPTED: Final = 130
@@ -68,6 +69,8 @@ def minify(err: Console, wanted: Wanted, *, width: int = 100, as_json: bool = Fa
     from torchsleuth.reduce.jobs import folder_of, last, name_of, started
 
     _check(wanted)
+    if wanted.output is not None:
+        _check_output(wanted.output)
     asked = Asked(wanted.name, wanted.store, trust=wanted.trust)
     found = asked.found()
     store = Store.open(wanted.store)
@@ -174,7 +177,10 @@ class _Minifying:
         if error.verdict == "broken":
             following = "sleuth doctor"
         elif "--trust" in error.cause and not self._wanted.trust:
-            following = self._asked.command("minify", self._found, "--trust")
+            following = self._asked.command("minify", self._found, "--trust", *self._test_again())
+        elif self._ledger.job.test:
+            following = self._asked.command("export", self._found, "-o", "repro.py")
+            error = _said_by_test(error, self._ledger.job.test)
         return _refused(error, following, _CODES[error.verdict], case=self._ledger.job.case, verdict=error.verdict)
 
     def _left(self) -> Answer:
@@ -189,14 +195,17 @@ class _Minifying:
         from torchsleuth.report.reduction import reduction_data, render_reduction
 
         by_test = bool(self._ledger.job.test)
-        script = self._copied(reduction)
+        script, failed = self._copied(reduction)
         data: dict[str, Any] = {
             "case": self._ledger.job.case,
             **reduction_data(reduction, by_test=by_test),
             "copy": None if script is None else str(script),
+            "copy_failed": failed,
             "interrupted": interrupted,
         }
         shown = [*render_reduction(reduction, width=width, by_test=by_test)]
+        if failed:
+            shown.append(Text(f"warning: there is no script at {clean(str(self._wanted.output))}: {failed}", "yellow"))
         where = script or reduction.script
         if where is not None:
             shown.append(Text(clean(str(where)), "bold"))
@@ -205,17 +214,25 @@ class _Minifying:
         code = INTERRUPTED if interrupted else 2 if reduction.is_broken else code
         return Answer(data, shown, self._next(reduction, where, is_good), code)
 
-    def _copied(self, reduction: Reduction) -> Path | None:
-        """The script, and what lies beside it, where the user wants it."""
-        out, delivery = self._wanted.output, reduction.delivery
+    def _copied(self, reduction: Reduction) -> tuple[Path | None, str]:
+        """The script, and what lies beside it, where the user wants it; or why it is not there."""
+        out = self._wanted.output
         if out is None:
-            return None
+            return None, ""
+        try:
+            return self._copy(reduction.delivery, out), ""
+        except SleuthError as error:
+            return None, one_line(f"{error.what}: {error.cause}")
+        except OSError as error:
+            return None, one_line(in_words(error))
+
+    def _copy(self, delivery: Delivery | None, out: Path) -> Path:
         if delivery is None:
             from torchsleuth.run.delivery import deliver
 
             return deliver(self._found.blobs, self._found.case, out, trust=self._wanted.trust, run=False).script
-        with told("write the script", out):
-            out.parent.mkdir(parents=True, exist_ok=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(shutil.SameFileError):
             if delivery.beside is not None:
                 shutil.copyfile(delivery.beside, out.parent / delivery.beside.name)
             shutil.copyfile(delivery.script, out)
@@ -232,8 +249,10 @@ class _Minifying:
         return shlex.join(["sleuth", "verify", reduction.entry.id, *store])
 
     def _to_go_on(self) -> str:
-        test = [] if self._wanted.test is None else ["--test", self._wanted.test]
-        return self._asked.command("minify", self._found, "--resume", *test)
+        return self._asked.command("minify", self._found, "--resume", *self._test_again())
+
+    def _test_again(self) -> list[str]:
+        return [] if self._wanted.test is None else ["--test", self._wanted.test]
 
 
 def _is_minimal_already(reduction: Reduction) -> bool:
@@ -281,6 +300,37 @@ def _check(wanted: Wanted) -> None:
             cause="what counts as the failure, and how it is run, is for the test to say",
             remedy="leave it out, and see to it in the test",
         )
+
+
+def _check_output(out: Path) -> None:
+    """See that a script can be written there: before the work, not after it."""
+    if out.is_dir():
+        raise _no_output(out, "it is a folder", f"say the name of a file: -o {shlex.quote(str(out / 'repro.py'))}")
+    there = out
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if there != out and not there.is_dir():
+        raise _no_output(out, f"{there} is no folder", "choose another place")
+    if not os.access(there, os.W_OK):
+        raise _no_output(out, f"{there} cannot be written to", "choose another place, or see who may write there")
+
+
+def _no_output(out: Path, cause: str, remedy: str) -> SleuthError:
+    return SleuthError(f"no script can be written to {out}", cause=cause, remedy=remedy)
+
+
+def _said_by_test(error: DoesNotFail, test: tuple[str, ...]) -> DoesNotFail:
+    """That the whole case does not fail, if it is the user's test that says so."""
+    says = "your test says that the whole case does not fail"
+    if error.verdict != "passed":
+        says = "your test does not say that the whole case fails"
+    return DoesNotFail(
+        says,
+        cause=error.cause.rpartition("; seen: ")[2],
+        remedy=f"write the script of the case, and try the test on it: {shlex.join([*test, 'repro.py'])}; it has to "
+        "end with exit code 1 if the failure is there",
+        verdict=error.verdict,
+    )
 
 
 def _refused(error: SleuthError, following: str, code: int, **more: str) -> Answer:

@@ -6,14 +6,16 @@
 
 Each case comes in a folder of its own: `repro.py`, `case.json`, its tensors. The command gets the path of the script as
 its last argument, and finds the two in its environment, as SLEUTH_SCRIPT and SLEUTH_CASE. It runs where sleuth was
-started, in a session of its own. When it is over, out of time, or no longer needed, whatever it started is killed with
-it, and the folder goes. Any other exit code, or a death, is a test that does not work: that is an error, not an answer.
+started, in a session of its own. When it is over, out of time, or no longer needed, whatever is left in that session is
+killed, and the folder goes; what has left the session of a test that is over (a server that it started, say) lives on.
+Any other exit code, or a death, is a test that does not work: that is an error, not an answer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import shlex
 import shutil
 import signal
@@ -51,6 +53,8 @@ CODES: Final = {1: Verdict.SAME, 0: Verdict.PASSED, 125: Verdict.INVALID}
 _MEANING: Final = "1: it still fails, 0: it does not, 125: nobody can say"
 _LAST_LINES: Final = 3
 _CHUNK: Final = 1 << 16
+_CHUNKS_AFTERWARDS: Final = 64
+"""How many are read of a command that is over."""
 _LONGEST_PAUSE: Final = 0.02
 
 
@@ -101,7 +105,7 @@ class Commanded:
         self.close()
 
     def close(self) -> None:
-        """End whatever runs. Nothing of it is left when this returns."""
+        """End whatever runs. No test is left when this returns."""
         with self._lock:
             self._closed = True
             left = list(self._open)
@@ -224,16 +228,29 @@ class _Output:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._printed = Printed()
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        with self._stream:
-            while chunk := os.read(self._stream.fileno(), _CHUNK):
-                self._printed.add(chunk)
+        left = _CHUNKS_AFTERWARDS
+        with self._stream, selectors.DefaultSelector() as ready:
+            ready.register(self._stream, selectors.EVENT_READ)
+            while left:
+                is_over = self._over.is_set()
+                if ready.select(_LONGEST_PAUSE):
+                    chunk = os.read(self._stream.fileno(), _CHUNK)
+                    if not chunk:
+                        return
+                    self._printed.add(chunk)
+                elif is_over:
+                    return
+                left -= is_over
 
     def text(self) -> str:
-        self._thread.join(timeout=5.0)  # a process that left the session may still hold the other end
+        """What there is, once the command is over: a process that left the session may hold the other end for long."""
+        self._over.set()
+        self._thread.join()
         return self._printed.text()
 
 
@@ -249,7 +266,7 @@ def _wait(process: subprocess.Popen[bytes], deadline: float, stop: threading.Eve
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The process and everything that it started."""
+    """The process and what it started; of one that is over already, only what is still in its session."""
     if process.poll() is None:
         kill_all_of(process.pid)
     with contextlib.suppress(ProcessLookupError, PermissionError):

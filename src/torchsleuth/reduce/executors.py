@@ -4,11 +4,12 @@
              ├─ Commanded       a command of the user's (`commanding`)
              └─ Predicate       a function, for tests and benchmarks
 
-Another engine (a cluster, a service) is one more class with `submit`.
+Another engine (a cluster, a service) is one more class with `workers`, `terms` and `submit`.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, Protocol
@@ -65,10 +66,12 @@ class Predicate:
     def __init__(self, holds: Callable[[Case], bool | Verdict]) -> None:
         self._holds = holds
         self.asked = 0
+        self._terms = uuid.uuid4().bytes
 
     @property
     def terms(self) -> bytes:
-        return b"predicate"
+        """No other one has the same: nobody can tell whether two functions answer alike."""
+        return self._terms
 
     def submit(self, case: Case) -> Future[Answer]:
         self.asked += 1
@@ -148,7 +151,10 @@ class _Asked:
         self._running.add_done_callback(self._done)
 
     def _done(self, running: Future[Outcome]) -> None:
-        if running.cancelled() or self.answer.done():
+        if self.answer.done():
+            return
+        if running.cancelled():  # by the runner: it is being closed
+            self.answer.cancel()
             return
         try:
             self._take(running.result())

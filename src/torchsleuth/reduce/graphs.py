@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -15,6 +16,7 @@ from torchsleuth.case.schema import (
     Fake,
     Graph,
     List,
+    Module,
     Node,
     Range,
     Ref,
@@ -39,8 +41,13 @@ def is_call(node: Node) -> bool:
 
 def name_of(node: Node) -> str:
     """What a call is called without namespace and overload: `torch.ops.aten.add.Tensor` is "add"."""
-    parts = node.target.split(".")
-    return parts[3] if node.target.startswith("torch.ops.") and len(parts) > 3 else parts[-1]
+    return _named(node.target)
+
+
+@functools.lru_cache(maxsize=4096)
+def _named(target: str) -> str:
+    parts = target.split(".")
+    return parts[3] if target.startswith("torch.ops.") and len(parts) > 3 else parts[-1]
 
 
 def produced(node: Node) -> Value:
@@ -148,6 +155,25 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
                     yield from tensors_in(item)
 
 
+def tensors_of(case: Case) -> Iterator[Tensor]:
+    """The tensors of a case: its inputs, and what its graphs and their modules own."""
+    for value in (*case.inputs, case.graph):
+        yield from _tensors_owned(value)
+
+
+def _tensors_owned(value: Value) -> Iterator[Tensor]:
+    match value:
+        case Graph():
+            entries = (*value.attributes, *value.meta)
+        case Module():
+            entries = (*value.attributes, *value.parameters, *value.buffers, *value.children)
+        case _:
+            yield from tensors_in(value)
+            return
+    for entry in entries:
+        yield from _tensors_owned(entry.value)
+
+
 def fakes_in(value: Value) -> Iterator[Fake]:
     """The fakes in a value."""
     match value:
@@ -180,7 +206,8 @@ def with_inputs(case: Case, graph: Graph, inputs: Mapping[str, Value], examples:
     old = [node.name for node in placeholders(case.graph)]
     given = dict(zip(old, case.inputs, strict=False)) | dict(inputs)
     names = [node.name for node in placeholders(graph)]
-    places = {old.index(name): place for place, name in enumerate(names) if name in set(old)}
+    before = {name: place for place, name in enumerate(old)}
+    places = {before[name]: place for place, name in enumerate(names) if name in before}
     described = case.examples
     if described is not None:
         known = dict(zip(old, described, strict=False)) | dict(examples)
@@ -217,7 +244,7 @@ def pruned(case: Case) -> Case:
         graph = replace(graph, attributes=attributes)
         case = replace(case, graph=graph)
     used: dict[int, int] = {}
-    for tensor in _all_tensors(case):
+    for tensor in tensors_of(case):
         if tensor.storage is not None:
             used.setdefault(tensor.storage, len(used))
     if list(used) == list(range(len(case.storages))):
@@ -226,36 +253,13 @@ def pruned(case: Case) -> Case:
     return _renumbered(replace(case, storages=storages), used)
 
 
-def _all_tensors(case: Case) -> Iterator[Tensor]:
-    for value in case.inputs:
-        yield from tensors_in(value)
-    yield from _tensors_of_graph(case.graph)
-
-
-def _tensors_of_graph(graph: Graph) -> Iterator[Tensor]:
-    for entry in (*graph.attributes, *graph.meta):
-        yield from _tensors_of_attribute(entry.value)
-
-
-def _tensors_of_attribute(value: Value) -> Iterator[Tensor]:
-    from torchsleuth.case.schema import Module
-
-    if isinstance(value, Graph):
-        yield from _tensors_of_graph(value)
-    elif isinstance(value, Module):
-        for entry in (*value.attributes, *value.parameters, *value.buffers, *value.children):
-            yield from _tensors_of_attribute(entry.value)
-    else:
-        yield from tensors_in(value)
-
-
 def _renumbered(case: Case, numbers: Mapping[int, int]) -> Case:
     def number(value: Value) -> Value:
         if isinstance(value, Graph):
             return of_graph(value)
         if isinstance(value, Tensor):
             return tensor(value)
-        if isinstance(value, msgspec.Struct) and type(value).__name__ == "Module":
+        if isinstance(value, Module):
             return replace(
                 value,
                 **{

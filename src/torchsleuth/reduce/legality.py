@@ -8,19 +8,13 @@ to, or nothing computed at all.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
 from typing import Final
 
-import torch
-
-from torchsleuth import torch_compat
-from torchsleuth.case.graphs import targets
 from torchsleuth.case.schema import Case, Fake, Graph, Node, Ref, Symbolic
-from torchsleuth.errors import SleuthError
 from torchsleuth.reduce.graphs import (
     is_call,
     is_number,
+    name_of as name_of,
     operators,
     output_of,
     placeholders,
@@ -30,15 +24,11 @@ from torchsleuth.reduce.graphs import (
 )
 from torchsleuth.reduce.order import graphs_in, outputs_of
 from torchsleuth.reduce.sizes import symbols_of
+from torchsleuth.reduce.writing import is_unwritten, shows_unwritten
 
-_UNWRITTEN: Final = frozenset(
-    "empty empty_like empty_strided empty_permuted empty_quantized new_empty new_empty_strided".split()
-)
 _CONSTANT: Final = frozenset(
     "full full_like new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor".split()
 )
-_HANDS_ON: Final = frozenset("clone _to_copy convert_element_type contiguous to float half double".split())
-_WRITES: Final = ("fill", "zero", "copy", "scatter", "bernoulli", "normal", "uniform", "random", "_put")
 
 
 def legal(case: Case) -> bool:
@@ -52,15 +42,9 @@ def legal(case: Case) -> bool:
     return whole and _computes(graph) and _returns(graph) and _knows_its_symbols(case)
 
 
-def name_of(node: Node) -> str:
-    """What a call is called without namespace and overload: `torch.ops.aten.add.Tensor` is "add"."""
-    parts = node.target.split(".")
-    return parts[3] if node.target.startswith("torch.ops.") and len(parts) > 3 else parts[-1]
-
-
 def is_constant(node: Node) -> bool:
     """Whether a call makes a tensor of one value, or of none, from nothing."""
-    return is_call(node) and (name_of(node) in _CONSTANT or name_of(node) in _UNWRITTEN)
+    return is_unwritten(node) or (is_call(node) and name_of(node) in _CONSTANT)
 
 
 def results(graph: Graph) -> list[bool]:
@@ -122,56 +106,7 @@ def _computes(graph: Graph) -> bool:
 
 def _returns(graph: Graph) -> bool:
     """Something that was computed, and nothing that nobody wrote to."""
-    if not any(results(graph)):
-        return False
-    if not any(is_call(node) and name_of(node) in _UNWRITTEN for node in graph.nodes):
-        return True
-    return set(_unwritten(graph)).isdisjoint(refs_of(output_of(graph)))
-
-
-def _unwritten(graph: Graph) -> Iterator[str]:
-    """The nodes whose result is whatever was in memory: fresh memory, looked at or computed with."""
-    found: set[str] = set()
-    written = {name for node in graph.nodes if is_call(node) and _writes_in_place(node) for name in refs_of(node)}
-    for node in graph.nodes:
-        if not is_call(node) or node.name in written:
-            continue
-        if name_of(node) in _UNWRITTEN or (found.intersection(refs_of(node)) and _hands_on(node)):
-            found.add(node.name)
-            yield node.name
-
-
-def _function(node: Node) -> object | None:
-    return _resolved(node.target) if node.op == "call_function" else None
-
-
-@functools.lru_cache(maxsize=1024)
-def _resolved(target: str) -> object | None:
-    try:
-        return targets.resolve(target)
-    except SleuthError:
-        return None
-
-
-def _writes_in_place(node: Node) -> bool:
-    function = _function(node)
-    if torch_compat.is_op_overload(function):
-        return torch_compat.op_is_mutable(function)
-    name = name_of(node)
-    return (name.endswith("_") and not name.endswith("__")) or any(one.name == "out" for one in node.kwargs)
-
-
-def _hands_on(node: Node) -> bool:
-    """Whether a result made of nothing but chance is one of chance again."""
-    name = name_of(node)
-    if name in _HANDS_ON:
-        return True
-    if any(part in name for part in _WRITES) or name.endswith("_like"):
-        return False
-    function = _function(node)
-    if not torch_compat.is_op_overload(function):
-        return False
-    return torch_compat.op_is_view(function) or torch.Tag.pointwise in torch_compat.op_tags(function)
+    return any(results(graph)) and not shows_unwritten(graph)
 
 
 def _knows_its_symbols(case: Case) -> bool:

@@ -31,7 +31,6 @@ from torchsleuth.case.schema import (
     Float,
     Graph,
     List,
-    Module,
     Node,
     Nothing,
     Origin,
@@ -45,7 +44,7 @@ from torchsleuth.case.schema import (
     Value,
 )
 from torchsleuth.case.script.ways import most_bytes
-from torchsleuth.reduce.graphs import is_call, operators, output_of, replace, tensors_in
+from torchsleuth.reduce.graphs import is_call, operators, output_of, replace, tensors_of
 
 _DEFAULT: Final = State()
 
@@ -74,7 +73,7 @@ class Size(NamedTuple):
 
 def size_of(case: Case) -> Size:
     """How large a case is."""
-    tensors = list(_tensors(case))
+    tensors = list(tensors_of(case))
     described = content_of(case)
     return Size(
         operators=sum(len(operators(graph)) for graph in graphs_in(case.graph)),
@@ -125,22 +124,6 @@ def elements_of(tensor: Tensor) -> int:
     for length in tensor.size:
         count *= length
     return count + sum(map(elements_of, tensor.parts))
-
-
-def _tensors(case: Case) -> Iterator[Tensor]:
-    for value in case.inputs:
-        yield from tensors_in(value)
-    for graph in graphs_in(case.graph):
-        for entry in graph.attributes:
-            yield from _in_attribute(entry.value)
-
-
-def _in_attribute(value: Value) -> Iterator[Tensor]:
-    if isinstance(value, Module):
-        for entry in (*value.parameters, *value.buffers, *value.children):
-            yield from _in_attribute(entry.value)
-    elif not isinstance(value, Graph):
-        yield from tensors_in(value)
 
 
 _SIMPLE: Final[Mapping[str, int]] = {
@@ -246,5 +229,5 @@ def _settings(case: Case) -> int:
     odd += sum(one.enabled for one in state.autocast)
     odd += len(compiler.options) + (compiler.mode is not None) + (compiler.dynamic is not None)
     odd += len(case.symbols.symbols) + len(case.symbols.guards) + len(case.symbols.asserts)
-    odd += sum(tensor.requires_grad + tensor.parameter for tensor in _tensors(case))
+    odd += sum(tensor.requires_grad + tensor.parameter for tensor in tensors_of(case))
     return odd + len(compiler.arguments) + len(case.code)

@@ -112,6 +112,7 @@ class _Propagation:
             state = replace(state, **{field: getattr(self._case.state, field) for field in fields})
         with ExitStack() as stack:
             stack.enter_context(torch_compat.quiet_fakes())
+            stack.enter_context(torch_compat.transforms_left())
             stack.enter_context(torch.random.fork_rng(devices=[]))
             stack.enter_context(restored(state))
             stack.enter_context(self.reader.fakes.mode)
@@ -158,7 +159,7 @@ class _Run(fx.Interpreter):
     """Runs one graph, and writes down what each node produces. Graphs nested in it are run by their operators."""
 
     def __init__(self, gm: fx.GraphModule, record: Graph, whole: _Propagation) -> None:
-        super().__init__(gm)
+        super().__init__(gm, graph=gm.graph)
         self.extra_traceback = False
         self._record = record
         self._nodes = {node.name: node for node in record.nodes}
@@ -170,11 +171,18 @@ class _Run(fx.Interpreter):
         for entry in record.attributes:
             if isinstance(entry.value, Graph):
                 inner = gm.get_submodule(entry.name)
-                self._inner[entry.name] = made = _Run(inner, entry.value, whole)  # type: ignore[arg-type]
-                inner.forward = made.forward
+                assert isinstance(inner, fx.GraphModule)
+                self._inner[entry.name] = made = _Run(inner, entry.value, whole)
+                inner.graph = made.shell()
 
-    def forward(self, *args: Any) -> Any:
-        """In the place of the graph module's own."""
+    def shell(self) -> fx.Graph:
+        """A graph that is run here, whoever runs it: some operators call a nested graph, others walk over its nodes."""
+        graph = fx.Graph()
+        given = tuple(graph.placeholder(f"given_{place}") for place, _ in enumerate(placeholders(self._record)))
+        graph.output(graph.call_function(self._run_here, given))
+        return graph
+
+    def _run_here(self, *args: Any) -> Any:
         return self.run(*args, enable_io_processing=False)
 
     def run_node(self, node: fx.Node) -> Any:

@@ -38,6 +38,8 @@ _NO_LENGTHS: Final = tuple(
     "dim ax index stride pad dilation groups kernel correction ord diagonal offset permutation alpha beta value".split()
 )
 """Parts of the names of arguments that hold no lengths."""
+_WEIGHT, _PADDING = 2, 5
+"""Where `convolution_backward` has them."""
 _Shape: TypeAlias = tuple[int, ...]
 _Change: TypeAlias = tuple[_Shape | None, _Shape | None]
 
@@ -84,6 +86,8 @@ class Follow:
             yield from self._of_one(node, before, after)
             if len(before) != len(after):
                 yield from _of_lower_rank(node)
+        if name_of(node) == "convolution_backward" and _has_points_only(node, shapes):
+            yield _with_lengths(_with_argument(node, _PADDING, List((0,))), self._length)
         followed = _with_lengths(node, self._length)
         scaled = _with_lengths(node, self._multiple)
         yield from (followed, scaled, node) if self._everywhere else (node, followed, scaled)
@@ -266,6 +270,13 @@ def _picked(node: Node, before: _Shape, after: _Shape) -> Iterator[Node]:
     yield from (scaled, kept)
 
 
+def _has_points_only(node: Node, shapes: Mapping[str, _Change]) -> bool:
+    """Whether the kernel of a convolution has become a single point. Then there is nothing to pad for."""
+    weight = node.args[_WEIGHT] if len(node.args) > _PADDING else None
+    before, after = shapes[weight.name] if isinstance(weight, Ref) else (None, None)
+    return before is not None and after is not None and before != after and set(after[2:]) == {1}
+
+
 def _with_lengths(node: Node, change: Callable[[Value], Value]) -> Node:
     """The node with its numbers changed, where they may be lengths."""
 
@@ -285,11 +296,28 @@ def _may_be_length(node: Node, place: int) -> bool:
     """Whether an argument may hold lengths: by the name it has with its operator; of other functions by theirs."""
     if not node.target.startswith("torch.ops."):
         return name_of(node) in _TAKES_LENGTHS
+    name = argument_name(node, place)
+    return bool(name) and not _is_other(name)
+
+
+def argument_name(node: Node, place: int | str) -> str:
+    """What an argument of a call is called; "" if that is not known."""
+    found = argument_at(node, place)
+    return place if isinstance(place, str) else "" if found is None else found.name
+
+
+def argument_at(node: Node, place: int | str) -> torch_compat.Argument | None:
+    """An argument of a call, as its operator has it; None if that is not known."""
+    if not node.target.startswith("torch.ops."):
+        return None
+    given = {entry.name: entry.value for entry in node.kwargs}
     try:
-        arguments = torch_compat.op_arguments(targets.resolve(node.target), node.args, {})
-    except (SleuthError, TypeError):
-        return False
-    return place < len(arguments) and not _is_other(arguments[place].name)
+        arguments = torch_compat.op_arguments(targets.resolve(node.target), node.args, given)
+    except (SleuthError, TypeError, AttributeError):
+        return None
+    if isinstance(place, str):
+        return next((one for one in arguments if one.name == place), None)
+    return arguments[place] if place < len(node.args) and place < len(arguments) else None
 
 
 def _is_other(name: str) -> bool:

@@ -49,6 +49,7 @@ from torchsleuth.reduce.graphs import (
 )
 from torchsleuth.reduce.order import outputs_of
 from torchsleuth.reduce.sizes import Hints, mentioned
+from torchsleuth.reduce.writing import writes_in_place
 from torchsleuth.run.values import Recorded
 
 _Type: TypeAlias = tuple[object, ...]
@@ -209,8 +210,19 @@ class _Cut:
     def _is_made(self, name: str) -> bool:
         return is_call(self._whole.known[name])
 
+    def _without_gradients(self) -> None:
+        """What is written to has to be a result, or an input that requires no gradient: torch refuses anything else."""
+        firsts = [node.args[0] for node in self._nodes if node.args and writes_in_place(node)]
+        written = {first.name for first in firsts if isinstance(first, Ref)}
+        for name in written & self._new.keys():
+            node, given, storage = self._new[name]
+            val, example = (_without_gradient(one) for one in (node.meta.val, node.meta.example))
+            node = replace(node, meta=replace(node.meta, val=val, example=example))
+            self._new[name] = (node, _without_gradient(given), storage)
+
     def _put_together(self, returned: list[str]) -> Case:
         whole = self._whole
+        self._without_gradients()
         graph = whole.case.graph
         last = output_of(graph)
         refs = tuple(Ref(name) for name in returned)
@@ -274,6 +286,12 @@ class _Cut:
 def _of_input(value: Value) -> Value:
     """What is known of a result, when it is an input: it begins where its memory begins, which is its own."""
     return replace(value, offset=0, memory=None, leaf=True, conj=False, neg=False) if isinstance(value, Fake) else value
+
+
+def _without_gradient(value: Value) -> Value:
+    if not isinstance(value, (Fake, Tensor)) or not value.requires_grad:
+        return value
+    return replace(value, requires_grad=False, leaf=True)
 
 
 def _is_symbol(value: Value, name: str) -> bool:

@@ -7,9 +7,11 @@ give it a new chance: sizes after the graph, but hardly the graph after values.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from torchsleuth.case.schema import Case
 from torchsleuth.reduce.passes import (
     arguments,
     bodies,
@@ -25,7 +27,7 @@ from torchsleuth.reduce.passes import (
     symbols,
     values,
 )
-from torchsleuth.reduce.patches import Pass
+from torchsleuth.reduce.patches import Material, Pass, Site
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ _VALUES: Final = _SIZES | {"values"}
 
 
 def _around(name: str, words: str, proposes: Pass, *, likely: bool = False) -> Tier:
-    return Tier(name, words, proposes, "surroundings", frozenset({OPERATORS}), likely)
+    return Tier(name, words, proposes, "surroundings", _GRAPH, likely)
 
 
 def _graph(name: str, words: str, proposes: Pass, stirred: frozenset[str] = _GRAPH) -> Tier:
@@ -67,13 +69,22 @@ def _values(name: str, words: str, proposes: Pass) -> Tier:
     return Tier(name, words, proposes, "values", _VALUES)
 
 
+def _tidied(case: Case, material: Material) -> Iterator[Site]:
+    """Whatever is said besides the graph: all of it is likely to be of no importance."""
+    for proposes in (surroundings.notes, surroundings.unused_code, symbols.unused_facts, surroundings.settings):
+        yield from proposes(case, material)
+
+
+def _facts(case: Case, material: Material) -> Iterator[Site]:
+    """Of cases with symbolic sizes: there may be fewer now."""
+    return symbols.unused_facts(case, material) if case.symbols.symbols else iter(())
+
+
 TIERS: Final[tuple[Tier, ...]] = (
     _graph("plain inputs", "inputs without gradients", inputs.plain_inputs),
-    _around("settings", "settings as they are by default", surroundings.settings, likely=True),
-    _around("notes", "no notes of compilers", surroundings.notes),
-    _around("code", "no code that nobody calls", surroundings.unused_code),
+    _around("settings", "settings as they are by default", _tidied, likely=True),
     _around("concrete sizes", "numbers in place of symbolic sizes", symbols.concrete),
-    _around("facts", "no facts about sizes that nobody needs", symbols.unused_facts),
+    _around("facts", "no facts about sizes that nobody needs", _facts),
     _graph("outputs", "fewer results", inputs.outputs),
     _graph("inlining", "nested graphs in place of their calls", inlining.inlined),
     _graph("bodies", "smaller nested graphs", bodies.shrunk_bodies),
@@ -84,6 +95,7 @@ TIERS: Final[tuple[Tier, ...]] = (
     _graph("merging", "one input in place of several", inputs.merged_inputs, _SIZES),
     _graph("simplifying", "simpler operators", simplifying.simplified),
     _graph("arguments", "simpler arguments", arguments.arguments, _SIZES),
+    _sizes("one number", "one whole number all over", values.uniform),
     _sizes("symbolic sizes", "smaller symbolic sizes", shapes.symbols),
     _sizes("lengths", "smaller sizes", shapes.lengths),
     _sizes("dimensions", "smaller dimensions", shapes.dimensions),

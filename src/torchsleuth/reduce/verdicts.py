@@ -8,7 +8,7 @@ The key is a digest of all that an answer depends on (`key_of`): what is in the 
 machine and its software. So an interrupted reduction goes on where it stopped, simply by being asked to do the same
 again; two that run at once use each other's answers. Answers that our own machinery failed to give are not kept.
 
-A table that cannot be read is put aside, and one that cannot be written to is done without: it saves time, no more.
+A file that is no table is put aside, and a table that cannot be written to is done without: it saves time, no more.
 """
 
 from __future__ import annotations
@@ -126,18 +126,25 @@ def _opened(path: Path) -> sqlite3.Connection | None:
             path.parent.mkdir(parents=True, exist_ok=True)
             return _connected(path)
         except sqlite3.DatabaseError as error:
-            busy = isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-            if attempt or busy or not path.exists():
+            if attempt or not _is_no_table(error):
                 log.warning("answers cannot be kept in %s: %s", path, error)
                 return None
             aside = path.with_name(f"{path.name}.broken-{os.getpid()}")
-            log.warning("%s cannot be read (%s); it is put aside as %s", path, error, aside.name)
+            log.warning("%s is no table (%s); it is put aside as %s", path, error, aside.name)
             with contextlib.suppress(OSError):
                 os.replace(path, aside)
         except OSError as error:
             log.warning("answers cannot be kept in %s: %s", path, error)
             return None
     return None
+
+
+_NO_TABLE: Final = ("not a database", "malformed", "no such column")
+
+
+def _is_no_table(error: sqlite3.Error) -> bool:
+    """Whether the file is to blame, and not the disk, its rights or others who use it."""
+    return any(words in str(error) for words in _NO_TABLE)
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -76,7 +76,7 @@ def reduction_data(reduction: Reduction, *, by_test: bool = False) -> dict[str, 
         "verified": reduction.is_verified,
         "by_test": by_test,
         "words": verified_words(reduction, by_test=by_test),
-        "failure": expected.in_words(reduction.after.failure),
+        "failure": None if by_test else expected.in_words(reduction.after.failure),
         "minimal": not reduction.why,
         "stopped": reduction.why,
         "before": {row.name: row.before for row in rows(reduction)},
@@ -152,7 +152,8 @@ def render_reduction(reduction: Reduction, *, width: int = 100, by_test: bool = 
         yield Text(f"  {line}", "cyan")
     if len(inputs) > _MOST_INPUTS:
         yield Text(f"  … {len(inputs) - _MOST_INPUTS:,} inputs more", "dim")
-    yield Text.assemble(("it ", "dim"), (one_line(expected.in_words(reduction.after.failure), 400), "red"))
+    said = "your test says that it still fails" if by_test else f"it {expected.in_words(reduction.after.failure)}"
+    yield Text(one_line(said, 400), "red")
     yield from _twin(reduction)
     yield from _others(reduction)
     yield _title("")
@@ -174,11 +175,14 @@ def _warnings(reduction: Reduction) -> Iterator[Text]:
         yield Text(f"note: stopped before the end: {one_line(reduction.why)}", "yellow")
     if reduction.unverified:
         count = len(reduction.unverified)
-        yield Text(
-            f"note: {count:,} smaller {'one' if count == 1 else 'ones'} failed while minifying, but not as a script in "
-            "a fresh interpreter; this is the smallest of which that was tried and seen",
-            "yellow",
-        )
+        if reduction.is_verified:
+            said = (
+                f"{count:,} smaller {'one' if count == 1 else 'ones'} failed while minifying, but not as a script in "
+                "a fresh interpreter; this is the smallest of which that was tried and seen"
+            )
+        else:
+            said = "it failed while minifying, but none of the scripts that were tried failed in a fresh interpreter"
+        yield Text(f"note: {said}", "yellow")
 
 
 def _table(reduction: Reduction) -> Table:

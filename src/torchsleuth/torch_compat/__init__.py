@@ -131,3 +131,4 @@ from torchsleuth.torch_compat.tensors import (
     tree_map as tree_map,
     view_base as view_base,
 )
+from torchsleuth.torch_compat.transforms import transforms_left as transforms_left

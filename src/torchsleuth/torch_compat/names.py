@@ -386,6 +386,51 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "BackendCompilerFailed",
             "telling the user where the case is when compiling fails",
         ),
+        "transform_depth": PrivateName(
+            "torch._C._functorch",
+            "get_dynamic_layer_stack_depth",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "undo_transforms": PrivateName(
+            "torch._C._functorch",
+            "pop_dynamic_layer_stack_and_undo_to_depth",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "inplace_requires_grad_allowed": PrivateName(
+            "torch._C._functorch",
+            "get_inplace_requires_grad_allowed",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "allow_inplace_requires_grad": PrivateName(
+            "torch._C._functorch",
+            "set_inplace_requires_grad_allowed",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "saved_hooks_enabled": PrivateName(
+            "torch._C._autograd",
+            "_saved_tensors_hooks_is_enabled",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "enable_saved_hooks": PrivateName(
+            "torch._C._autograd",
+            "_saved_tensors_hooks_enable",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "forward_grad_enabled": PrivateName(
+            "torch._C",
+            "_is_fwd_grad_enabled",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "set_forward_grad_enabled": PrivateName(
+            "torch._C",
+            "_set_fwd_grad_enabled",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "dual_level": PrivateName(
+            "torch.autograd.forward_ad",
+            "_current_level",
+            "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
     }
 )
 

@@ -45,6 +45,8 @@ class Argument:
     name: str
     value: Any
     written: bool
+    optional: bool = False
+    """Whether it may be None. Operators take None for any tensor, but not all of them know what to do with it."""
 
 
 def op_arguments(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Argument]:
@@ -53,10 +55,11 @@ def op_arguments(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     given = []
     for position, argument in enumerate(_overload(op)._schema.arguments):
         written = bool(argument.alias_info and argument.alias_info.is_write)
+        optional = argument.type.kind() == "OptionalType"
         if position < len(args) and not argument.kwarg_only:
-            given.append(Argument(argument.name, args[position], written))
+            given.append(Argument(argument.name, args[position], written, optional))
         elif argument.name in kwargs:
-            given.append(Argument(argument.name, kwargs[argument.name], written))
+            given.append(Argument(argument.name, kwargs[argument.name], written, optional))
     return given
 
 

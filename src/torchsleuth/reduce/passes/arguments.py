@@ -6,15 +6,18 @@ arguments       one site for each argument of each call
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from torchsleuth.case.schema import Case, Entry, Fake, Float, Graph, List, Node, Ref, Size, Tuple, Value
 from torchsleuth.reduce.graphs import picks_one, produced, refs_of, replace
 from torchsleuth.reduce.passes.editing import Edit, calls, is_higher_order, node_named, patch, with_node
 from torchsleuth.reduce.patches import Material, Patch, Site
+from torchsleuth.reduce.repairing import argument_at, argument_name
 
 _Place: TypeAlias = int | str
 """Which argument: by position, or by name."""
+_POSITIVE: Final = frozenset({"stride", "dilation", "groups", "kernel_size"})
+"""Arguments that make no sense as zero, though some operators do not say so."""
 
 
 def arguments(case: Case, material: Material) -> Iterator[Site]:
@@ -47,6 +50,8 @@ def _for_one(graph: Graph, node: Node, place: _Place, material: Material) -> Ite
         yield _changed(node.name, lambda one: _without(one, place), f"{_name(place)} left out", material)
     value = _argument(node, place)
     for other in dict.fromkeys(_simpler(graph, node, value)):
+        if not _makes_sense(node, place, other):
+            continue
         yield _changed(
             node.name,
             lambda one, other=other: _with(one, place, value, other),  # type: ignore[misc]
@@ -57,6 +62,16 @@ def _for_one(graph: Graph, node: Node, place: _Place, material: Material) -> Ite
 
 def _name(place: _Place) -> str:
     return place if isinstance(place, str) else f"argument {place + 1}"
+
+
+def _makes_sense(node: Node, place: _Place, value: Value) -> bool:
+    """Whether a value may stand there, as far as that is known: operators on fakes take some that eager does not."""
+    if value is None:
+        argument = argument_at(node, place)
+        return argument is None or argument.optional
+    items = value.items if isinstance(value, (List, Tuple, Size)) else (value,)
+    has_zero = any(type(item) is int and item == 0 for item in items)
+    return not has_zero or argument_name(node, place) not in _POSITIVE
 
 
 def _words(value: Value) -> str:

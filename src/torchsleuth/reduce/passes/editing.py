@@ -14,6 +14,7 @@ from torchsleuth.reduce.graphs import (
     picks_one,
     produced,
     pruned,
+    refs_in,
     refs_of,
     replace,
     users_of,
@@ -65,9 +66,16 @@ def completed(case: Case, edit: Edit, material: Material) -> Case | None:
     graph = cleaned(case.graph, without_idle_outputs(case.graph, edit.graph))
     made = _with_graph(case, Edit(graph, edit.inputs, edit.storages))
     whole = propagated(made, material.blobs) if legal(made) else None
-    if whole is None or not legal(whole) or not _bodies_fit(case.graph, whole.graph):
+    if whole is None or not legal(whole) or not _bodies_fit(case.graph, whole.graph) or _returns_nothing(whole.graph):
         return None
     return whole if _empty(whole.graph) <= _empty(case.graph) else None
+
+
+def _returns_nothing(graph: Graph) -> bool:
+    """Whether one of the results that are returned has become None, as an operator gives for what is not asked for."""
+    known = {node.name: node for node in graph.nodes}
+    returned = (known[name] for value in outputs_of(graph) for name in refs_in(value))
+    return any(picks_one(node, known) and produced(node) is None for node in returned)
 
 
 def _empty(graph: Graph) -> int:

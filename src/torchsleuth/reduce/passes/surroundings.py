@@ -1,6 +1,6 @@
 """What is around a graph: modes, configuration, environment, options, and what is noted about its nodes.
 
-settings        everything as it is by default: all at once, then one thing after another
+settings        one thing after another as it is by default
 notes           what compilers have noted about nodes, and nobody reads: all nodes at once
 unused_code     code of the user's own that nothing calls any more
 """
@@ -30,16 +30,16 @@ _SINGLE: Final = (
 
 
 def settings(case: Case, material: Material) -> Iterator[Site]:
-    """State and options as they are by default."""
-    del material
-    yield [
-        _patch("all settings: as by default", _everything),
-        _patch("state: as by default", lambda one: replace(one, state=_plain_state(one))),
-    ]
-    yield from _of_state(case)
-    if case.state.rng and not draws_random_numbers(case.graph):
-        yield [_patch("random state: none", _without_random_state)]
-    yield from _of_compiler(case.compiler)
+    """State and options as they are by default. What hardly ever matters comes first, what the user chose last.
+
+    Whoever tries them does so by halves: so what can go together stands together.
+    """
+    if case.state.rng and not (material.values_matter and draws_random_numbers(case.graph)):
+        yield [_patch("random state: none", lambda one: _with_state(one, rng=()))]
+    yield from _of_surroundings(case.state)
+    yield from _of_arguments(case.compiler)
+    yield from _of_modes(case.state)
+    yield from _of_options(case)
 
 
 def _patch(words: str, change: Callable[[Case], Case]) -> Patch:
@@ -50,16 +50,9 @@ def _patch(words: str, change: Callable[[Case], Case]) -> Patch:
     return Patch(words, apply)
 
 
-def _everything(case: Case) -> Case:
-    compiler = case.compiler
-    arguments = tuple(one for one in compiler.arguments if _is_needed(one))
-    compiler = replace(compiler, mode=None, dynamic=None, options=(), arguments=arguments)
-    return replace(case, state=_plain_state(case), compiler=compiler)
-
-
-def _plain_state(case: Case) -> State:
-    rng = case.state.rng if draws_random_numbers(case.graph) else ()
-    return State(grad=_may_have_gradients(case) or (case.state.grad and not case.state.inference), rng=rng)
+def _gradients(case: Case) -> bool:
+    """Whether gradients are on where they are as by default, or as near to it as they can be."""
+    return _may_have_gradients(case) or (case.state.grad and not case.state.inference)
 
 
 def _may_have_gradients(case: Case) -> bool:
@@ -68,33 +61,29 @@ def _may_have_gradients(case: Case) -> bool:
     return not required or case.compiler.after is not After.AOT
 
 
-def _without_random_state(case: Case) -> Case:
-    return case if draws_random_numbers(case.graph) else _with_state(case, rng=())
-
-
 def _with_state(case: Case, **changes: Any) -> Case:
     return replace(case, state=replace(case.state, **changes))
 
 
-def _of_state(case: Case) -> Iterator[Site]:
-    state = case.state
-    for one in state.config:
-        yield [_without_item("config", one, f"{one.module}.{one.name}: as by default")]
+def _of_surroundings(state: State) -> Iterator[Site]:
     for variable in state.environment:
         yield [_without_item("environment", variable, f"{variable[0]}: not set")]
     for flag in state.flags:
         yield [_without_item("flags", flag, f"torch.backends.{flag.name}: as by default")]
-    for cast in state.autocast:
-        yield [_without_item("autocast", cast, f"autocast on {cast.device}: off")]
-    if state.grad != _DEFAULT.grad or state.inference:
-        yield [_patch("gradients, inference mode: as by default", _without_modes)]
     for name in _SINGLE:
         if getattr(state, name) != getattr(_DEFAULT, name):
             yield [_patch(f"{name.replace('_', ' ')}: as by default", _defaulted(name))]
 
 
+def _of_modes(state: State) -> Iterator[Site]:
+    if state.grad != _DEFAULT.grad or state.inference:
+        yield [_patch("gradients, inference mode: as by default", _without_modes)]
+    for cast in state.autocast:
+        yield [_without_item("autocast", cast, f"autocast on {cast.device}: off")]
+
+
 def _without_modes(case: Case) -> Case:
-    return _with_state(case, grad=_plain_state(case).grad, inference=False)
+    return _with_state(case, grad=_gradients(case), inference=False)
 
 
 def _defaulted(name: str) -> Callable[[Case], Case]:
@@ -118,19 +107,26 @@ def _is_needed(argument: Entry) -> bool:
     return argument.name in ARGUMENTS and argument.value not in (None, False)
 
 
-def _of_compiler(compiler: Compiler) -> Iterator[Site]:
-    for option in compiler.options:
-        yield [_without_entry("options", option.name, f"option {option.name}: not given")]
-    if compiler.mode is not None:
-        yield [_patch(f"mode {compiler.mode}: not given", lambda case: _with_compiler(case, mode=None))]
-    if compiler.dynamic is not None:
-        yield [_patch(f"dynamic={compiler.dynamic}: not given", lambda case: _with_compiler(case, dynamic=None))]
+def _of_arguments(compiler: Compiler) -> Iterator[Site]:
     if any(not _is_needed(one) for one in compiler.arguments):
         yield [_patch("arguments that say nothing: not given", _without_idle_arguments)]
     for argument in filter(_is_needed, compiler.arguments):
         yield [_without_entry("arguments", argument.name, f"argument {argument.name}: not given")]
     if compiler.donated is not None:
         yield [_patch("donated inputs: none", lambda case: _with_compiler(case, donated=None))]
+
+
+def _of_options(case: Case) -> Iterator[Site]:
+    """What the user chose for the compiler."""
+    compiler = case.compiler
+    if compiler.dynamic is not None:
+        yield [_patch(f"dynamic={compiler.dynamic}: not given", lambda case: _with_compiler(case, dynamic=None))]
+    if compiler.mode is not None:
+        yield [_patch(f"mode {compiler.mode}: not given", lambda case: _with_compiler(case, mode=None))]
+    for one in case.state.config:
+        yield [_without_item("config", one, f"{one.module}.{one.name}: as by default")]
+    for option in compiler.options:
+        yield [_without_entry("options", option.name, f"option {option.name}: not given")]
 
 
 def _with_compiler(case: Case, **changes: Any) -> Case:

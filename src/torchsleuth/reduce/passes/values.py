@@ -1,5 +1,6 @@
 """Simpler values, so that no file with data has to lie beside the script.
 
+uniform     one whole number all over a memory, so that any part of it is as good as another
 values      one memory after another: zeros, ones, counting, drawn with seed 0; or numbers of few digits
 numbers     inputs that are numbers
 """
@@ -15,7 +16,8 @@ import torch
 from torchsleuth.case.names import DTYPE_BITS
 from torchsleuth.case.schema import Case, Generated, Module, Nothing, Stored, Tensor, Value
 from torchsleuth.case.storages.blobs import Blobs, allocate
-from torchsleuth.reduce.graphs import placeholders, replace, tensors_in
+from torchsleuth.case.storages.tensors import TensorReader
+from torchsleuth.reduce.graphs import name_of, placeholders, replace, tensors_in
 from torchsleuth.reduce.order import graphs_in
 from torchsleuth.reduce.passes.editing import smaller
 from torchsleuth.reduce.patches import Material, Patch, Site
@@ -39,10 +41,51 @@ def values(case: Case, material: Material) -> Iterator[Site]:
         if isinstance(content, Nothing) or number not in dtypes or not storage.nbytes:
             continue
         spread = _spread(case, number, dtypes[number], material.blobs)
-        site = [_patch(number, content, words, recipe) for words, recipe in _recipes(spread, material)]
+        recipes = _recipes(spread, material)
+        if _may_be_places(case, spread):
+            recipes = ((words, recipe) for words, recipe in recipes if recipe.how == "arange")
+        site = [_patch(number, content, words, recipe) for words, recipe in recipes]
         if isinstance(content, Stored) and material.values_matter and spread.dtype in _FLOATS:
             site += [_rounded(number, content, spread, digits, material.blobs) for digits in _DIGITS]
         yield site
+
+
+def uniform(case: Case, material: Material) -> Iterator[Site]:
+    """Of whole numbers, all of which may matter, only one: before sizes, which keep what comes first of a memory."""
+    if not material.values_matter or _writes_at_places(case):
+        return
+    dtypes = _dtypes(case)
+    for number, storage in enumerate(case.storages):
+        content, dtype = storage.content, dtypes.get(number, "")
+        constant = isinstance(content, Generated) and content.how == "constant"
+        if dtype not in _WHOLE or isinstance(content, Nothing) or constant or not storage.nbytes:
+            continue
+        held = _held(case, number, dtype, material.blobs)
+        numbers = dict.fromkeys(one for one in (0, 1, int(held.max()), int(held.min())) if bool((held == one).any()))
+        yield [_patch(number, content, f"{one} all over", Generated("constant", dtype, one)) for one in numbers]
+
+
+_WRITES_AT_PLACES: Final = frozenset(
+    f"{name}{end}" for name in ("index_put", "scatter", "index_copy", "put", "_unsafe_index_put") for end in ("", "_")
+)
+
+
+def _writes_at_places(case: Case) -> bool:
+    """Whether the graph writes to places that are given as numbers. If one is given twice, it is not said what is
+    there afterwards: eager and a compiler may differ, and both be right."""
+    return any(name_of(node) in _WRITES_AT_PLACES for graph in graphs_in(case.graph) for node in graph.nodes)
+
+
+def _may_be_places(case: Case, spread: _Spread) -> bool:
+    return spread.dtype in _WHOLE and spread.count > 1 and _writes_at_places(case)
+
+
+def _held(case: Case, number: int, dtype: str, blobs: Blobs) -> torch.Tensor:
+    """What is in a memory."""
+    kind: torch.dtype = getattr(torch, dtype)
+    count = case.storages[number].nbytes // kind.itemsize
+    here = tuple(replace(storage, device="cpu") for storage in case.storages)
+    return TensorReader(blobs, here).get(Tensor(dtype, (count,), (1,), 0, number))
 
 
 @dataclass(frozen=True)
@@ -85,7 +128,7 @@ def _spread(case: Case, number: int, dtype: str, blobs: Blobs) -> _Spread:
         return _Spread(dtype, count, content.low, content.high, content.how, content.seed)
     if dtype not in _WHOLE or not isinstance(content, Stored):
         return _Spread(dtype, count)
-    held = torch.empty(0, dtype=getattr(torch, dtype)).set_(blobs.get(content.digest, storage.nbytes))
+    held = _held(case, number, dtype, blobs)
     return _Spread(dtype, count, int(held.min()), int(held.max()) + 1)
 
 
