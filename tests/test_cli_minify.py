@@ -26,12 +26,13 @@ from torchsleuth.capture.keeping import next_command
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Store
 from torchsleuth.cli.answers import Answer, give
-from torchsleuth.cli.minify import Wanted, minify, needs_of
+from torchsleuth.cli.minify import minify
+from torchsleuth.cli.minify_wanted import Wanted, needs_of
 from torchsleuth.cli.replay import Asked
 from torchsleuth.cli.verify import verify as verify_command
 from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Broken, Outcome, Passed, Raised, Stage, Unrunnable
-from torchsleuth.reduce import minifying
+from torchsleuth.reduce import delivering
 from torchsleuth.reduce.jobs import Job, started
 from torchsleuth.run import fidelity
 from torchsleuth.run.delivery import Delivery, deliver
@@ -201,7 +202,7 @@ def test_a_second_interrupt_ends_it_at_once(found: Found, tmp_path: Path, monkey
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
 
-    monkeypatch.setattr(minifying, "deliver", interrupted)
+    monkeypatch.setattr(delivering, "deliver", interrupted)
     answer = run(found, tmp_path, test=check(tmp_path))
     assert (answer.code, answer.data["interrupted"]) == (130, True)
     assert "what was found out is kept" in shown(answer)
@@ -271,7 +272,7 @@ def scripted(
     def delivered(*args: Any, **more: Any) -> Delivery:
         return deliver(*args, **{**more, "runner": lambda *_, **__: ran})
 
-    monkeypatch.setattr(minifying, "deliver", delivered)
+    monkeypatch.setattr(delivering, "deliver", delivered)
     return runner
 
 

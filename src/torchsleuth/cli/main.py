@@ -33,7 +33,7 @@ from torchsleuth.cli import (
     verify as verify_command,
 )
 from torchsleuth.cli.answers import Answer, after, give
-from torchsleuth.cli.minify import Wanted
+from torchsleuth.cli.minify_wanted import Wanted
 from torchsleuth.cli.replay import Asked, Where as Runner
 from torchsleuth.errors import SleuthError
 

@@ -7,15 +7,12 @@ it was interrupted (what was found until then is kept and told).
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 import shutil
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from torchsleuth.case.signatures import Match
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Store
 from torchsleuth.case.words.wording import clean, one_line
 from torchsleuth.cli.answers import Answer, error_data
-from torchsleuth.cli.replay import Asked, size_of
+from torchsleuth.cli.minify_wanted import Wanted, check, job_of, terms_of
+from torchsleuth.cli.replay import Asked
 from torchsleuth.errors import DoesNotFail, SleuthError, in_words
 
 if TYPE_CHECKING:
@@ -39,50 +36,27 @@ if TYPE_CHECKING:
     from torchsleuth.run.query import Runner
 
 INTERRUPTED: Final = 130
-_NEEDS: Final = re.compile(r"(\d{1,4})/(\d{1,4})")
 _CODES: Final = {"passed": 1, "other": 1, "timeout": 1, "invalid": 2, "broken": 3}
 """If the whole case answers so."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What `sleuth minify` was asked for; None where it was not asked."""
-
-    name: str
-    store: str | None = None
-    test: str | None = None
-    resume: bool = False
-    again: bool = False
-    timeout: float | None = None
-    queries: int | None = None
-    deadline: float | None = None
-    memory: str | None = None
-    workers: int | None = None
-    needs: str | None = None
-    match: str | None = None
-    trust: bool = False
-    output: Path | None = None
 
 
 def minify(err: Console, wanted: Wanted, *, width: int = 100, as_json: bool = False) -> Answer:
     """Make a case as small as it can be. The exit codes are above."""
     from torchsleuth.reduce.jobs import folder_of, last, name_of, started
 
-    _check(wanted)
-    if wanted.output is not None:
-        _check_output(wanted.output)
+    check(wanted)
     asked = Asked(wanted.name, wanted.store, trust=wanted.trust)
     found = asked.found()
     store = Store.open(wanted.store)
     folder = folder_of(store)
     try:
-        job = _job(wanted, found, folder, name_of(found))
+        job = job_of(wanted, folder, name_of(found))
     except SleuthError as error:
         if not wanted.resume:
             raise
         return _refused(error, _instead(wanted, asked, found, last(folder, name_of(found))), 2)
     with started(folder, job) as ledger, _running(job) as runner:
-        terms = _terms(wanted, job)  # imports torch, which takes long: the workers do the same meanwhile
+        terms = terms_of(wanted, job)  # imports torch, which takes long: the workers do the same meanwhile
         return _Minifying(err, wanted, asked, found, store, ledger, terms, runner, quiet=as_json).answer(width)
 
 
@@ -282,41 +256,7 @@ class _Interrupts:
         raise KeyboardInterrupt
 
 
-# ---- what was asked for --------------------------------------------------------------------------------------
-
-
-def _check(wanted: Wanted) -> None:
-    if wanted.resume and wanted.again:
-        raise SleuthError(
-            "to go on, or to begin anew?",
-            cause="--resume and --again were both given",
-            remedy="leave out one of the two",
-        )
-    theirs = {"--match": wanted.match, "--needs": wanted.needs, "--memory": wanted.memory}
-    given = [name for name, value in theirs.items() if value is not None]
-    if wanted.test is not None and given:
-        raise SleuthError(
-            f"{' and '.join(given)} cannot be given with --test",
-            cause="what counts as the failure, and how it is run, is for the test to say",
-            remedy="leave it out, and see to it in the test",
-        )
-
-
-def _check_output(out: Path) -> None:
-    """See that a script can be written there: before the work, not after it."""
-    if out.is_dir():
-        raise _no_output(out, "it is a folder", f"say the name of a file: -o {shlex.quote(str(out / 'repro.py'))}")
-    there = out
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    if there != out and not there.is_dir():
-        raise _no_output(out, f"{there} is no folder", "choose another place")
-    if not os.access(there, os.W_OK):
-        raise _no_output(out, f"{there} cannot be written to", "choose another place, or see who may write there")
-
-
-def _no_output(out: Path, cause: str, remedy: str) -> SleuthError:
-    return SleuthError(f"no script can be written to {out}", cause=cause, remedy=remedy)
+# ---- what there is to say instead ----------------------------------------------------------------------------
 
 
 def _said_by_test(error: DoesNotFail, test: tuple[str, ...]) -> DoesNotFail:
@@ -350,61 +290,3 @@ def _instead(wanted: Wanted, asked: Asked, found: Found, before: Job | None) -> 
     test = wanted.test or shlex.join(before.test)
     words = [*(["--test", test] if test else []), *(["--trust"] if before.trust and not wanted.trust else [])]
     return asked.command("minify", found, "--resume", *words)
-
-
-def _job(wanted: Wanted, found: Found, folder: Path, case: str) -> Job:
-    """The terms: what was given, or else what the interrupted one had."""
-    from torchsleuth.reduce.commanding import words_of
-    from torchsleuth.reduce.jobs import Job, to_resume
-
-    before = to_resume(folder, case) if wanted.resume else Job(case)
-    test = () if wanted.test is None else words_of(wanted.test)
-    if (before.test and not test) or (before.trust and not wanted.trust):
-        said = " and ".join(
-            [*([f"--test {shlex.join(before.test)!r}"] if before.test else []), *["--trust"] * before.trust]
-        )
-        raise SleuthError(
-            "what may be executed has to be said again",
-            cause=f"the interrupted one had {said}, and a file is no authority for that",
-            remedy="say it again, if that is what you want",
-        )
-    needs = before.needs if wanted.needs is None else needs_of(wanted.needs)
-    return Job(
-        case,
-        match=wanted.match or ("origin" if test else before.match),
-        deadline=before.deadline if wanted.deadline is None else wanted.deadline,
-        memory=before.memory if wanted.memory is None else size_of(wanted.memory),
-        needs=(1, 1) if test else needs,
-        workers=wanted.workers or before.workers,
-        test=test,
-        trust=wanted.trust,
-    )
-
-
-def needs_of(text: str) -> tuple[int, int]:
-    """How many of how many runs have to show the failure: `2/5`."""
-    found = _NEEDS.fullmatch(text.strip())
-    needs = (int(found[1]), int(found[2])) if found else (0, 0)
-    if not 1 <= needs[0] <= needs[1]:
-        raise SleuthError(
-            f"{text!r:.40} does not say how many of how many runs have to fail",
-            cause="it is two numbers, and the second is no smaller than the first",
-            remedy="say 2/5",
-        )
-    return needs
-
-
-def _terms(wanted: Wanted, job: Job) -> Terms:
-    from torchsleuth.reduce.minifying import Terms
-    from torchsleuth.reduce.problem import Budget
-
-    return Terms(
-        match=Match.parse(job.match),
-        trust=job.trust,
-        deadline=job.deadline,
-        memory=job.memory,
-        needs=job.needs,
-        workers=job.workers,
-        budget=Budget(wanted.timeout, wanted.queries),
-        again=wanted.again,
-    )

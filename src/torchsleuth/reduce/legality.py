@@ -14,7 +14,7 @@ from torchsleuth.case.schema import Case, Fake, Graph, Node, Ref, Symbolic
 from torchsleuth.reduce.graphs import (
     is_call,
     is_number,
-    name_of as name_of,
+    name_of,
     operators,
     output_of,
     placeholders,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace as replaced
 from pathlib import Path
@@ -26,6 +26,7 @@ from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.errors import DoesNotFail, SleuthError
 from torchsleuth.outcome import Passed, Stage, is_failure
+from torchsleuth.reduce.delivering import Delivering
 from torchsleuth.reduce.events import Ended, Entered, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
 from torchsleuth.reduce.graphs import operators, replace
@@ -41,7 +42,7 @@ from torchsleuth.reduce.rounds import reduce_with
 from torchsleuth.reduce.tiers import TIERS, Tier
 from torchsleuth.reduce.verdicts import Verdicts
 from torchsleuth.run import delivery as deliveries
-from torchsleuth.run.delivery import Delivery, deliver
+from torchsleuth.run.delivery import Delivery
 from torchsleuth.run.observing.signatures import failure_of
 from torchsleuth.run.oracle import Verdict, verdict_of
 from torchsleuth.run.query import Query, Runner
@@ -144,20 +145,6 @@ def minify(
             workers = terms.workers or cores()
             runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
         return _Reducing(found, place, verdicts, oracle, runner, terms, observers, run_script).run()
-
-
-@dataclass(frozen=True)
-class _Delivered:
-    """A case that was saved, and what its script did."""
-
-    case: Case
-    entry: Listed
-    delivery: Delivery
-    is_new: bool
-
-    @property
-    def failed(self) -> bool:
-        return self.delivery.reproduces is False
 
 
 def _incomplete(problem: Problem, failed: Sequence[str]) -> str:
@@ -352,7 +339,8 @@ class _Reducing:
             problem.cancel()
         if not why:
             self._place.clear()
-        others = tuple(self._save_others(problem))
+        save = self._delivering().save
+        others = tuple((save(other.case, other.answer.failure), other.answer) for other in problem.others)
         return replaced(result, others=others, seconds=time.monotonic() - self._began)
 
     def _rest(self, problem: Problem) -> Case | None:
@@ -388,53 +376,24 @@ class _Reducing:
         """Save the smallest case whose script fails in a fresh interpreter."""
         if problem.best is problem.original:
             return result
-        smallest = best = self._deliver(*problem.trail[-1])
-        failed: list[_Delivered] = [smallest] if smallest.failed else []
-        low, high = 0, len(problem.trail) - 1  # the whole case, and the smallest one
-        while failed and high - low > 1:
-            middle = (low + high) // 2
-            tried = self._deliver(*problem.trail[middle])
-            if tried.failed:
-                high = middle
-                failed.append(tried)
-            else:
-                low, best = middle, tried
-        for one in failed:
-            if one is not best and one.is_new:
-                self._place.store.remove(one.entry.id)
+        best, failed = self._delivering().smallest(problem.trail)
         return replaced(
             result,
             after=best.case,
             size=problem.measure(best.case),
             entry=best.entry,
             delivery=best.delivery,
-            twin=None if failed else result.twin,
-            unverified=tuple(one.case for one in failed if one is not best),
+            twin=result.twin if best.case is problem.best and not best.failed else None,
+            unverified=tuple(one.case for one in failed),
         )
 
-    def _deliver(self, case: Case, answer: Answer | None) -> _Delivered:
-        store = self._place.store
-        seen = None if answer is None else answer.failure
-        lasting = self._lasting(case, seen)
-        saved = self._descended(case, lasting or seen)
-        before = set(store.case_names())
-        entry = store.save(saved)
-        delivery = deliver(
-            store.blobs,
-            saved,
-            self._place.script(entry),
-            trust=self._terms.trust,
-            run=lasting is not None,
-            runner=self._run_script,
-        )
-        if seen is not None and lasting is None:
-            delivery = replaced(delivery, reproduces=False, seen="it ends after all, if it is given more time")
-        return _Delivered(case, entry, delivery, entry.id not in before)
+    def _delivering(self) -> Delivering:
+        return Delivering(self._place, self._found.id, self._terms.trust, self._run_script, self._lasting)
 
-    def _lasting(self, case: Case, seen: Failure | None) -> Failure | None:
+    def _lasting(self, case: Case, seen: Failure) -> Failure | None:
         """How a case fails if it is given as much time as it takes to be sure. None: it does not."""
         recorded = self._found.case.failure
-        if seen is None or recorded is None or seen.signature.kind != "timed out" or self._runner is None:
+        if recorded is None or seen.signature.kind != "timed out" or self._runner is None:
             return seen
         deadline = min(expected.deadline_of(recorded), _SURE)
         if self._terms.deadline is not None or deadline <= self._time_for_one():
@@ -442,12 +401,3 @@ class _Reducing:
         outcome = self._runner.run(replace(self._question(case), deadline=deadline))
         same = verdict_of(outcome, self._signature, self._terms.match) is Verdict.SAME
         return failure_of(outcome) if same and is_failure(outcome) else None
-
-    def _descended(self, case: Case, failure: Failure | None) -> Case:
-        """The case as one of its own."""
-        origin = replace(case.origin, parent=self._found.id, history=(), earlier=False)
-        return replace(case, failure=failure or case.failure, origin=origin, todo=None)
-
-    def _save_others(self, problem: Problem) -> Iterator[tuple[Listed, Answer]]:
-        for other in problem.others:
-            yield self._place.store.save(self._descended(other.case, other.answer.failure)), other.answer

@@ -17,8 +17,7 @@ from torchsleuth import torch_compat
 from torchsleuth.case.graphs import targets
 from torchsleuth.case.schema import Case, Entry, Fake, List, Node, Ref, Size, Tuple, Value
 from torchsleuth.errors import SleuthError
-from torchsleuth.reduce.graphs import map_arguments, map_values, placeholders, produced, refs_of, replace
-from torchsleuth.reduce.legality import name_of
+from torchsleuth.reduce.graphs import map_arguments, map_values, name_of, placeholders, produced, refs_of, replace
 
 _VIEWS: Final = frozenset("view reshape _unsafe_view _reshape_alias view_copy".split())
 _EXPANDS: Final = frozenset("expand expand_copy broadcast_to".split())

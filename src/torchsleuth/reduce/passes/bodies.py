@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchsleuth.case.schema import Case, Graph, Ref, Value
-from torchsleuth.reduce.graphs import output_of, placeholders, produced, refs_in, refs_of, replace
-from torchsleuth.reduce.legality import name_of, results
+from torchsleuth.reduce.graphs import name_of, output_of, placeholders, produced, refs_in, refs_of, replace
+from torchsleuth.reduce.legality import results
 from torchsleuth.reduce.order import outputs_of
 from torchsleuth.reduce.passes.arguments import arguments
 from torchsleuth.reduce.passes.bypassing import bypassed

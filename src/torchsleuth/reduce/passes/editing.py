@@ -10,6 +10,7 @@ from torchsleuth.case.schema import Case, Entry, Fake, Graph, List, Meta, Node, 
 from torchsleuth.reduce.graphs import (
     is_call,
     map_arguments,
+    name_of,
     output_of,
     picks_one,
     produced,
@@ -20,7 +21,7 @@ from torchsleuth.reduce.graphs import (
     users_of,
     with_inputs,
 )
-from torchsleuth.reduce.legality import legal, name_of, results
+from torchsleuth.reduce.legality import legal, results
 from torchsleuth.reduce.order import outputs_of, size_of
 from torchsleuth.reduce.patches import Material, Patch
 from torchsleuth.reduce.propagating import propagated

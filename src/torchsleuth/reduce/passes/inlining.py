@@ -14,6 +14,7 @@ from typing import Final
 from torchsleuth.case.schema import Case, Entry, Graph, List, Node, Ref, Tuple, Value
 from torchsleuth.reduce.graphs import (
     map_arguments,
+    name_of,
     output_of,
     picks_one,
     placeholders,
@@ -21,7 +22,6 @@ from torchsleuth.reduce.graphs import (
     replace,
     users_of,
 )
-from torchsleuth.reduce.legality import name_of
 from torchsleuth.reduce.order import outputs_of
 from torchsleuth.reduce.passes.editing import (
     Edit,

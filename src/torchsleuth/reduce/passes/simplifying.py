@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchsleuth.case.schema import Case, Fake, Graph, List, Node, Ref, Tuple, Value
-from torchsleuth.reduce.graphs import picks_one, produced, refs_of, replace, users_of
-from torchsleuth.reduce.legality import is_constant, name_of
+from torchsleuth.reduce.graphs import name_of, picks_one, produced, refs_of, replace, users_of
+from torchsleuth.reduce.legality import is_constant
 from torchsleuth.reduce.order import complexity
 from torchsleuth.reduce.passes.editing import (
     Edit,

@@ -14,10 +14,10 @@ from typing import Final
 import torch
 
 from torchsleuth.case.names import DTYPE_BITS
-from torchsleuth.case.schema import Case, Generated, Module, Nothing, Stored, Tensor, Value
+from torchsleuth.case.schema import Case, Generated, Nothing, Stored, Tensor
 from torchsleuth.case.storages.blobs import Blobs, allocate
 from torchsleuth.case.storages.tensors import TensorReader
-from torchsleuth.reduce.graphs import name_of, placeholders, replace, tensors_in
+from torchsleuth.reduce.graphs import name_of, placeholders, replace, tensors_of
 from torchsleuth.reduce.order import graphs_in
 from torchsleuth.reduce.passes.editing import smaller
 from torchsleuth.reduce.patches import Material, Patch, Site
@@ -104,20 +104,10 @@ class _Spread:
 def _dtypes(case: Case) -> dict[int, str]:
     """The dtype of what is in each memory: of the first tensor there."""
     found: dict[int, str] = {}
-    values = [*case.inputs, *(entry.value for graph in graphs_in(case.graph) for entry in graph.attributes)]
-    for value in values:
-        for tensor in _tensors(value):
-            if tensor.storage is not None:
-                found.setdefault(tensor.storage, tensor.dtype)
+    for tensor in tensors_of(case):
+        if tensor.storage is not None:
+            found.setdefault(tensor.storage, tensor.dtype)
     return found
-
-
-def _tensors(value: Value) -> Iterator[Tensor]:
-    if isinstance(value, Module):
-        for entry in (*value.parameters, *value.buffers, *value.children):
-            yield from _tensors(entry.value)
-    else:
-        yield from tensors_in(value)
 
 
 def _spread(case: Case, number: int, dtype: str, blobs: Blobs) -> _Spread:
