@@ -23,6 +23,8 @@ _NO_WORK: Final = frozenset(
     "view reshape _unsafe_view permute transpose t expand unsqueeze squeeze clone detach alias getitem".split()
 )
 """What kernels do on the way, named with the rest, and hardly ever at fault."""
+_FEW: Final = 4
+"""So few that are named are tried one by one: most bugs are of one operator."""
 _FRACTION: Final = 2
 """A sample is of use if it is at most one part in so many of the whole."""
 
@@ -43,7 +45,10 @@ def _all(whole: Whole, node: str | None, words: str) -> Iterator[Iterable[str]]:
         yield {node}
         yield from _around(whole, node)
     named = _named(whole, words)
-    yield {name for name in named if name_of(whole.known[name]) not in _NO_WORK}
+    working = {name for name in named if name_of(whole.known[name]) not in _NO_WORK}
+    if len(working) <= _FEW:
+        yield from ({name} for name in whole.operators if name in working)
+    yield working
     yield named
     yield sample(whole, whole.operators)
 
