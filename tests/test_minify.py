@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from minify_samples import FAILURE, LOWERING, long_case, targets
@@ -199,6 +200,27 @@ def test_the_twin_is_the_largest_neighbour_that_passes(tmp_path: Path) -> None:
     assert result.twin is not None
     assert not {"tanh", "cos"} <= set(targets(result.twin))
     assert len(targets(result.twin)) >= 1
+
+
+def test_of_a_single_operator_the_twin_is_found_among_settings(tmp_path: Path) -> None:
+    """The bug hangs on an option, so the same program without it is what passes."""
+    option = schema.Config("torch._inductor.config", "max_autotune", True)
+
+    def answer(query: Query) -> Outcome:
+        if query.record:
+            return Unrunnable()
+        return A if "tanh" in targets(query.case) and option in query.case.state.config else PASSED
+
+    store = Store.open(tmp_path / "store")
+    plain = long_case(store)
+    case = msgspec.structs.replace(plain.case, state=schema.State(config=(option,)))
+    found = store.find(store.save(case).id)
+    result = minify(found, runner=Scripted(answer), store=store, run_script=as_expected)
+    assert targets(result.after) == ["tanh"]
+    assert result.after.state.config == (option,)
+    assert result.twin is not None
+    assert result.twin.graph == result.after.graph
+    assert result.twin.state.config == ()
 
 
 def test_stopped_early_leaves_the_best_so_far(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace as replaced
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +55,8 @@ _HANG: Final = 20.0
 """Seconds after which a part of a program that hangs is taken to hang, too."""
 _SURE: Final = 60.0
 """Seconds that the result has to hang for, if what is recorded is at least as long."""
+_NEIGHBOURS: Final = 4
+"""So many neighbours of the result are asked about, to find one that passes."""
 _MANY: Final = 60
 """More operators than that are not asked about for the sake of completeness."""
 _USUAL: Final = 180.0
@@ -327,6 +330,8 @@ class _Reducing:
     # ---- the end ---------------------------------------------------------------------------------------------
 
     def _concluded(self, problem: Problem, why: str) -> Reduction:
+        if not why and not problem.passed:
+            self._look_for_twin(problem)
         twin = max(problem.passed, key=problem.measure, default=None)
         rest = None if why else self._rest(problem)
         if rest is not None:
@@ -342,6 +347,22 @@ class _Reducing:
         save = self._delivering().save
         others = tuple((save(other.case, other.answer.failure), other.answer) for other in problem.others)
         return replaced(result, others=others, seconds=time.monotonic() - self._began)
+
+    def _look_for_twin(self, problem: Problem) -> None:
+        """Ask about a few neighbours of the result, if none of those that were asked about lately passes."""
+        found = (
+            patch(problem.best)
+            for tier in self._terms.tiers
+            for site in tier.proposes(problem.best, self._material())
+            for patch in site
+        )
+        candidates = (case for case in found if case is not None and legal(case))
+        try:
+            for case in islice(candidates, _NEIGHBOURS):
+                if problem.answer(case, "a neighbour").verdict is Verdict.PASSED:
+                    return
+        except (KeyboardInterrupt, SleuthError, Stopped):  # it would have been good to know
+            problem.cancel()
 
     def _rest(self, problem: Problem) -> Case | None:
         """The case without the operators that are to blame: if it fails, too, that is another failure.
