@@ -13,7 +13,6 @@ from torchsleuth.case.schema import (
     Complex,
     Dict,
     Entry,
-    Fake,
     Graph,
     List,
     Module,
@@ -69,24 +68,27 @@ def operators(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if is_call(node) and not picks_one(node, known)]
 
 
+def leaves_in(value: Value) -> Iterator[Value]:
+    """Whatever in a value is no container, in order."""
+    match value:
+        case List(items) | Tuple(items) | Size(items) | Set(items):
+            parts: tuple[Value, ...] = items
+        case Dict(pairs):
+            parts = tuple(item for pair in pairs for item in pair)
+        case Slice(start, stop, step) | Range(start, stop, step):
+            parts = (start, stop, step)
+        case Complex(real, imag):
+            parts = (real, imag)
+        case _:
+            yield value
+            return
+    for part in parts:
+        yield from leaves_in(part)
+
+
 def refs_in(value: Value) -> Iterator[str]:
     """The nodes that a value refers to, in order, as often as it does."""
-    match value:
-        case Ref(name):
-            yield name
-        case List(items) | Tuple(items) | Size(items) | Set(items):
-            for item in items:
-                yield from refs_in(item)
-        case Dict(pairs):
-            for pair in pairs:
-                for item in pair:
-                    yield from refs_in(item)
-        case Slice(start, stop, step) | Range(start, stop, step):
-            for item in (start, stop, step):
-                yield from refs_in(item)
-        case Complex(real, imag):
-            yield from refs_in(real)
-            yield from refs_in(imag)
+    return (leaf.name for leaf in leaves_in(value) if isinstance(leaf, Ref))
 
 
 def refs_of(node: Node) -> Iterator[str]:
@@ -140,19 +142,11 @@ def output_of(graph: Graph) -> Node:
 
 def tensors_in(value: Value) -> Iterator[Tensor]:
     """The tensors in a value, with all that hangs on them."""
-    match value:
-        case Tensor():
-            yield value
-            for part in (value.base, value.grad, *value.parts):
-                if part is not None:
-                    yield from tensors_in(part)
-        case List(items) | Tuple(items) | Size(items) | Set(items):
-            for item in items:
-                yield from tensors_in(item)
-        case Dict(pairs):
-            for pair in pairs:
-                for item in pair:
-                    yield from tensors_in(item)
+    for leaf in leaves_in(value):
+        if isinstance(leaf, Tensor):
+            yield leaf
+            for part in (leaf.base, leaf.grad, *leaf.parts):
+                yield from tensors_in(part)
 
 
 def tensors_of(case: Case) -> Iterator[Tensor]:
@@ -172,16 +166,6 @@ def _tensors_owned(value: Value) -> Iterator[Tensor]:
             return
     for entry in entries:
         yield from _tensors_owned(entry.value)
-
-
-def fakes_in(value: Value) -> Iterator[Fake]:
-    """The fakes in a value."""
-    match value:
-        case Fake():
-            yield value
-        case List(items) | Tuple(items):
-            for item in items:
-                yield from fakes_in(item)
 
 
 def is_number(value: Value) -> bool:

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from torchsleuth.case.schema import (
-    Apply,
-    Dict,
-    Fake,
-    List,
-    Node,
-    Set,
-    Size,
-    Slice,
-    Symbolic,
-    Symbols,
-    Term,
-    Tuple,
-    Value,
-)
+from torchsleuth.case.schema import Apply, Fake, Node, Symbolic, Symbols, Term, Value
+from torchsleuth.reduce.graphs import leaves_in
 
 
 class Hints:
@@ -74,22 +61,13 @@ def symbols_in(term: Term) -> Iterator[str]:
 
 def symbols_of(value: Value) -> Iterator[str]:
     """The symbols that a value mentions."""
-    match value:
-        case Fake():
-            for term in (*value.size, *value.stride, value.offset):
-                yield from symbols_in(term)
-        case Symbolic():
-            yield from symbols_in(value.expr)
-        case List(items) | Tuple(items) | Size(items) | Set(items):
-            for item in items:
-                yield from symbols_of(item)
-        case Dict(pairs):
-            for pair in pairs:
-                for item in pair:
-                    yield from symbols_of(item)
-        case Slice(start, stop, step):
-            for item in (start, stop, step):
-                yield from symbols_of(item)
+    for leaf in leaves_in(value):
+        match leaf:
+            case Fake():
+                for term in (*leaf.size, *leaf.stride, leaf.offset):
+                    yield from symbols_in(term)
+            case Symbolic():
+                yield from symbols_in(leaf.expr)
 
 
 def mentioned(nodes: Iterable[Node]) -> set[str]:
