@@ -7,15 +7,17 @@ Forward and backward graphs of a tiny GPT2, BERT and Llama (the backward ones co
 a thousand operators, each with three faults: what Inductor makes of `relu` does not compile, raises when it runs, or is
 wrong. Each is recorded as a case; then, one after another and each with no compiler caches of its own:
 
-    ours        `minify`, from starting its workers to a script that was seen to fail in a fresh interpreter
-    the peer    torch's minifier in a process of its own, on the same graph and inputs, from the call (so without the
-                imports) until it returns or the cap is reached; what it asks, it compiles in that process
+    ours        what `sleuth minify` does, to a script that was seen to fail in a fresh interpreter
+    the peer    torch's minifier on the same graph and inputs; what it asks, it compiles in its own process
     isolated    the same, with a new interpreter for each question: only for what --isolated names
 
-Where the peer reaches its cap, its time, and so the ratio, is only known to be larger (">", "≥"). The peer finds what
-Inductor knows of the processor and a compiled header in its cache; ours makes its own. Raising needs a kernel of one
-thread: several would end the process, and the peer's minifier with it. And where a compiled graph is called in process,
-the peer is helped: by itself it loses its inputs (the graph empties their list) and gives up after the first question.
+Each is a process of its own, and its time is from starting Python, with whatever it imports and starts. What the peer
+needs to read a case of ours is not counted. It is stopped when the cap is reached; isolated, if no cap is given, when
+the goals below are beyond doubt. Then its time, and so the ratio, is only known to be larger (">", "≥"). Both find what
+Inductor knows of the processor and a compiled header where somebody who uses Inductor has them. Raising needs a kernel
+of one thread: several would end the process, and the peer's minifier with it. And where a compiled graph is called in
+process, the peer is helped: by itself it loses its inputs (the graph empties their list) and gives up after the first
+question.
 
 Goals on graphs of 200 nodes or more: to the peer's final size ≥ 20 × faster than isolated and ≥ 3 × than in process; to
 our verified end ≥ 8 × faster than isolated; never larger; inputs of at most 64 elements, and no data file.
@@ -41,7 +43,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +63,10 @@ from torchsleuth.config import After
 from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Mismatched, Raised
 from torchsleuth.reduce.events import Answered, Began, Entered, Event, Improved
-from torchsleuth.reduce.minifying import Reduction, Terms, minify
+from torchsleuth.reduce.minifying import Terms, minify
 from torchsleuth.reduce.order import size_of
 from torchsleuth.run.observing.signatures import failure_of
-from torchsleuth.run.query import Query
+from torchsleuth.run.query import Query, Runner
 from torchsleuth.run.replay import ask
 from torchsleuth.run.runners.warm import Warm
 
@@ -96,6 +98,8 @@ GRAPHS = (*(f"{model}-{phase}" for model in MODELS for phase in ("forward", "bac
 ISOLATED = "bert-forward-compile_error", "llama-forward-runtime_error", "gpt2-forward-accuracy"
 LARGE = 200
 """Nodes from which on the goals hold."""
+TIMES_IN_PROCESS, TIMES, TIMES_TO_END = 3, 20, 8
+"""How many times faster: to the peer's size in process and isolated, and to our own end."""
 FEW = 64
 """Elements that the inputs may have in the end."""
 aten = torch.ops.aten
@@ -223,27 +227,30 @@ def recorded(names: Sequence[str], store: Store) -> Iterator[tuple[str, Found]]:
 # ---- ours --------------------------------------------------------------------------------------------------
 
 
-@dataclass
 class Trail:
     """How small it was, and when."""
 
-    began: float = field(default_factory=time.monotonic)
-    steps: list[tuple[float, int]] = field(default_factory=list)
-    """Seconds, operators."""
-    aloud: bool = False
-    entered: str = ""
-    """The pass that it is in."""
+    def __init__(self, began: float, *, aloud: bool) -> None:
+        self.steps: list[tuple[float, int]] = []
+        """Seconds, operators."""
+        self._began = began
+        self._aloud = aloud
+        self._entered = ""
+
+    @property
+    def seconds(self) -> float:
+        return time.time() - self._began
 
     def __call__(self, event: Event) -> None:
-        if self.aloud:
+        if self._aloud:
             self._tell(event)
         if isinstance(event, (Began, Improved)):
-            self.steps.append((time.monotonic() - self.began, event.size.operators))
+            self.steps.append((self.seconds, event.size.operators))
 
     def _tell(self, event: Event) -> None:
         match event:
             case Entered():
-                self.entered = event.words
+                self._entered = event.words
                 return
             case Answered() if event.asked:
                 words = f"{event.answer.verdict}: {event.words}"
@@ -251,38 +258,66 @@ class Trail:
                 words = f"now {event.size.in_words}"
             case _:
                 return
-        print(f"{time.monotonic() - self.began:8.1f} s  {self.entered}: {words}", file=sys.stderr, flush=True)
+        print(f"{self.seconds:8.1f} s  {self._entered}: {words}", file=sys.stderr, flush=True)
+
+
+class Ours(msgspec.Struct):
+    """What became of ours."""
+
+    steps: list[tuple[float, int]]
+    seconds: float
+    queries: int
+    operators: int
+    elements: int
+    inputs: str
+    """Where the inputs of the script are."""
+    verified: bool
 
     def until(self, operators: int) -> float | None:
         """Seconds until there were no more operators than these."""
         return next((seconds for seconds, count in self.steps if count <= operators), None)
 
-
-@dataclass(frozen=True)
-class Ours:
-    trail: Trail
-    seconds: float
-    reduction: Reduction
-
-    @property
-    def data(self) -> str:
-        """Where the inputs of the script are."""
-        delivery = self.reduction.delivery
-        return "–" if delivery is None else delivery.inputs
-
     def cells(self) -> list[str]:
-        size, spent = self.reduction.size, self.reduction.spent
-        verified = "yes" if self.reduction.is_verified else "no"
-        row = f"{self.seconds:.1f}", spent.queries, size.operators, size.elements, self.data, verified
+        verified = "yes" if self.verified else "no"
+        row = f"{self.seconds:.1f}", self.queries, self.operators, self.elements, self.inputs, verified
         return [str(cell) for cell in row]
 
 
-def ours_on(found: Found, store: Store, *, aloud: bool) -> Ours:
-    trail = Trail(aloud=aloud)
-    reduction = minify(found, store=store, terms=Terms(again=True), observers=[trail])
-    if reduction.why:
-        raise SystemExit(f"stopped: {reduction.why}")
-    return Ours(trail, time.monotonic() - trail.began, reduction)
+OURS = """
+import json, sys
+words = json.loads(sys.argv[1])
+from torchsleuth.run.runners.warm import Warm
+with Warm() as runner:
+    runner.start()  # as the command does: workers start while this process imports torch
+    sys.path.insert(0, words[0])
+    from reduce_inductor import be_ours
+    be_ours(runner, *words[1:])
+"""
+
+
+def ours_on(found: Found, folder: Path, *, aloud: bool) -> Ours | str:
+    """Minify in a process of its own. Returns why it did not come to an end, if that is so."""
+    told = folder / "ours"
+    told.unlink(missing_ok=True)
+    words = [str(Path(__file__).resolve().parent), time.time(), str(folder / STORE), found.id, str(told), aloud]
+    done = subprocess.run([sys.executable, "-c", OURS, json.dumps(words)], cwd=folder, check=False)
+    return msgspec.json.decode(told.read_bytes(), type=Ours | str) if told.exists() else f"exit {done.returncode}"
+
+
+def be_ours(runner: Runner, began: float, store: str, name: str, told: str, aloud: bool) -> None:
+    """In the process of ours."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    trail, home = Trail(began, aloud=aloud), Store.open(store)
+    try:
+        reduction = minify(home.find(name), store=home, runner=runner, terms=Terms(again=True), observers=[trail])
+        delivery, size = reduction.delivery, reduction.size
+        inputs = "–" if delivery is None else delivery.inputs
+        made = (reduction.spent.queries, size.operators, size.elements, inputs, reduction.is_verified)
+        ours: Ours | str = reduction.why or Ours(trail.steps, trail.seconds, *made)
+    except SleuthError as error:
+        ours = str(error)
+    Path(told).write_bytes(msgspec.json.encode(ours))
 
 
 # ---- the peer ----------------------------------------------------------------------------------------------
@@ -320,16 +355,30 @@ class Peer:
         return [f"{taken}{mark}", str(self.last.queries), str(self.last.operators), str(self.last.elements)]
 
 
+PEER = """
+import json, sys, time
+began = time.monotonic()
+import torch
+from functorch.compile import minifier
+from torch._dynamo.repro import after_aot
+imported = time.monotonic() - began
+words = json.loads(sys.argv[1])
+sys.path.insert(0, words[0])
+from reduce_inductor import be_peer
+be_peer(imported, *words[1:])
+"""
+
+
 def peer_on(found: Found, folder: Path, *, cap: float, isolated: bool) -> Peer:
     """Ask the peer in a process of its own, for as long as the cap allows."""
     with tempfile.TemporaryDirectory(prefix="peer-", dir=folder) as name:
         here = Path(name)
         shutil.copytree(folder / "warm", here / "cache")
         environ = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(here / "cache"), "TMPDIR": name}
-        words = json.dumps([str(folder / STORE), found.id, isolated])
+        words = json.dumps([str(Path(__file__).resolve().parent), str(folder / STORE), found.id, isolated])
         with (here / "said").open("w") as said:
             child = subprocess.Popen(
-                [sys.executable, str(Path(__file__).resolve()), "--as-peer", words],
+                [sys.executable, "-c", PEER, words],
                 cwd=here,
                 env=environ,
                 stdout=said,
@@ -366,12 +415,16 @@ def watched(child: subprocess.Popen[bytes], here: Path, cap: float) -> Peer:
     return Peer(last, time.monotonic() - (began or beginning), why)
 
 
-def be_peer(words: str) -> None:
-    """In the peer's process: what `torch._dynamo.repro` does with a graph that is to be minified."""
+def be_peer(imported: float, store: str, name: str, isolated: bool) -> None:
+    """In the peer's process: what `torch._dynamo.repro` does with a graph that is to be minified.
+
+    `imported`: the seconds that it took to import what that needs.
+    """
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
     from functorch.compile import minifier  # type: ignore[import-untyped]
     from torch._dynamo.repro import after_aot
 
-    store, name, isolated = json.loads(words)
     found = Store.open(store).find(name)
     is_accuracy = found.case.failure is not None and found.case.failure.signature.kind == "mismatched"
     accuracy = "accuracy" if is_accuracy else ""
@@ -392,7 +445,7 @@ def be_peer(words: str) -> None:
         called = [node for node in gm.graph.nodes if node.op == "call_function"]
         count = sum(node.target is not operator.getitem for node in called)
         elements = sum(one.numel() for one in inputs if isinstance(one, torch.Tensor))
-        told = Told(time.monotonic() - began, asked, count, elements, ended)
+        told = Told(imported + time.monotonic() - began, asked, count, elements, ended)
         with open("told", "ab") as file:
             file.write(msgspec.json.encode(told) + b"\n")
 
@@ -448,7 +501,12 @@ class Row:
 
     def to_size_of(self, peer: Peer | None) -> float | None:
         """Seconds until ours was as small as the peer was at last."""
-        return None if peer is None or peer.operators is None else self.ours.trail.until(peer.operators)
+        return None if peer is None or peer.operators is None else self.ours.until(peer.operators)
+
+    def beyond_doubt(self) -> float:
+        """Seconds after which the goals are met, whatever an isolated peer still does."""
+        until = self.to_size_of(self.peer) or self.ours.seconds
+        return max(TIMES * until, TIMES_TO_END * self.ours.seconds) + 1.0
 
     def ratio(self, peer: Peer | None, seconds: float | None) -> Ratio | None:
         """None where the peer was not asked, or came to no end: then there is nothing to compare with."""
@@ -479,20 +537,22 @@ def summarise(rows: Sequence[Row]) -> None:
 
     def smaller(row: Row) -> bool | None:
         sizes = [peer.operators for peer in (row.peer, row.isolated) if peer is not None and peer.operators is not None]
-        return row.ours.reduction.size.operators <= min(sizes) if sizes else None
+        return row.ours.operators <= min(sizes) if sizes else None
 
     goals: dict[str, Callable[[Row], bool | None]] = {
         "to the peer's final size ≥ 3 × faster than in process": lambda row: faster(
-            row.peer, row, row.to_size_of(row.peer), 3
+            row.peer, row, row.to_size_of(row.peer), TIMES_IN_PROCESS
         ),
         "to the peer's final size ≥ 20 × faster than isolated": lambda row: faster(
-            row.isolated, row, row.to_size_of(row.isolated), 20
+            row.isolated, row, row.to_size_of(row.isolated), TIMES
         ),
-        "to the verified end ≥ 8 × faster than isolated": lambda row: faster(row.isolated, row, row.ours.seconds, 8),
+        "to the verified end ≥ 8 × faster than isolated": lambda row: faster(
+            row.isolated, row, row.ours.seconds, TIMES_TO_END
+        ),
         "never larger than the peer's": smaller,
-        "verified in a fresh interpreter": lambda row: row.ours.reduction.is_verified,
+        "verified in a fresh interpreter": lambda row: row.ours.verified,
         f"inputs ≤ {FEW} elements, no data file": lambda row: (
-            row.ours.reduction.size.elements <= FEW and row.ours.data != "beside the script"
+            row.ours.elements <= FEW and row.ours.inputs != "beside the script"
         ),
     }
     print(f"\nOf {len(large)} cases of {LARGE} nodes or more:\n")
@@ -512,15 +572,11 @@ def main() -> None:
     parser.add_argument("--no-peer", action="store_true", help="ours alone")
     parser.add_argument("--cap", type=float, default=300.0, help="seconds for the peer")
     parser.add_argument("--isolated", default=",".join(ISOLATED), help="for which cases the peer is also isolated")
-    parser.add_argument("--isolated-cap", type=float, default=1200.0)
+    parser.add_argument("--isolated-cap", type=float, help="seconds for it then; by default until nothing is in doubt")
     parser.add_argument("--trail", action="store_true", help="tell on stderr what ours does, and when")
-    parser.add_argument("--as-peer", help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    if options.as_peer:
-        be_peer(options.as_peer)
-        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     names = [f"{graph}-{fault}" for graph in GRAPHS for fault in FAULTS]
     names = [name for name in names if options.only in name or fnmatch.fnmatch(name, options.only)]
@@ -534,15 +590,17 @@ def main() -> None:
         show(HEAD)
         show(("---",) * len(HEAD))
         for name, found in recorded(names, store):
-            try:
-                ours = ours_on(found, store, aloud=options.trail)
-            except SleuthError as error:
-                print(f"{name}: {error}", flush=True)
+            ours = ours_on(found, folder, aloud=options.trail)
+            if isinstance(ours, str):
+                print(f"{name}: {ours}", flush=True)
                 continue
             peer = None if options.no_peer else peer_on(found, folder, cap=options.cap, isolated=False)
-            other = peer_on(found, folder, cap=options.isolated_cap, isolated=True) if name in isolated else None
-            rows.append(Row(name, found, ours, peer, other))
-            show(rows[-1].cells())
+            row = Row(name, found, ours, peer, None)
+            if any(pattern and fnmatch.fnmatch(name, pattern) for pattern in isolated):
+                cap = options.isolated_cap or row.beyond_doubt()
+                row = replace(row, isolated=peer_on(found, folder, cap=cap, isolated=True))
+            rows.append(row)
+            show(row.cells())
     summarise(rows)
 
 

@@ -545,6 +545,8 @@ class Failure(Record, frozen=True):
     """The node of the graph at which it happened, if that is known."""
     frame: Frame | None = None
     """The line of the user's program that made that node."""
+    kernel: str = ""
+    """The operators of the generated kernel at which it happened, as its name has them, if they are several."""
 
 
 class Frame(Record, frozen=True):

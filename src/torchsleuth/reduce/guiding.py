@@ -9,7 +9,7 @@ one that is wrong costs a question about a small graph, the cheapest there is: s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from torchsleuth.case.schema import Fake, Node
@@ -45,12 +45,25 @@ def _all(whole: Whole, node: str | None, words: str) -> Iterator[Iterable[str]]:
         yield {node}
         yield from _around(whole, node)
     named = _named(whole, words)
-    working = {name for name in named if name_of(whole.known[name]) not in _NO_WORK}
-    if len(working) <= _FEW:
-        yield from ({name} for name in whole.operators if name in working)
+    working = [name for name in named if name_of(whole.known[name]) not in _NO_WORK]
+    yield from _parts(_firsts(whole, working))
     yield working
     yield named
     yield sample(whole, whole.operators)
+
+
+def _firsts(whole: Whole, names: Iterable[str]) -> list[str]:
+    """The first of each sort."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(name_of(whole.known[name]), name)
+    return list(found.values())
+
+
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Each by itself, or thirds of many: if one of them is to blame, that is the fastest way to it."""
+    size = 1 if len(names) <= _FEW else -(-len(names) // 3)
+    return (names[start : start + size] for start in range(0, len(names), size))
 
 
 def likely_needed(whole: Whole) -> dict[str, float]:
@@ -71,16 +84,16 @@ def _around(whole: Whole, node: str) -> Iterator[set[str]]:
             yield reached & operators
 
 
-def _named(whole: Whole, words: str) -> set[str]:
+def _named(whole: Whole, words: str) -> list[str]:
     """The operators that a failure names: one by its name, or those of a kernel, joined as kernels join them."""
     if not words:
-        return set()
+        return []
     name = operator_name(words)
-    exact = {node.name for node in _operators(whole) if _plain(node) == name}
+    exact = [node.name for node in _operators(whole) if _plain(node) == name]
     if exact:
         return exact
     joined = f"_{words}_"
-    return {node.name for node in _operators(whole) if f"_{_plain(node)}_" in joined}
+    return [node.name for node in _operators(whole) if f"_{_plain(node)}_" in joined]
 
 
 def _plain(node: Node) -> str:

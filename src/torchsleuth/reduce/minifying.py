@@ -146,7 +146,8 @@ def minify(
         place.bring(found)
         if oracle is None and runner is None:
             workers = terms.workers or cores()
-            runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
+            served = runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
+            served.start()
         return _Reducing(found, place, verdicts, oracle, runner, terms, observers, run_script).run()
 
 
@@ -220,8 +221,10 @@ class _Reducing:
         """
         recorded = self._found.case.failure
         problem.tell(Entered("guess", "looking at what the failure points to"))
-        if recorded is not None and self._shortened(problem, recorded.node, recorded.signature.op or ""):
-            return
+        if recorded is not None:
+            words = recorded.signature.op or recorded.kernel
+            if self._shortened(problem, recorded.node, words):
+                return
         answer = self._whole(problem)
         self._sharpen(problem, answer)
         self._shortened(problem, answer.node, answer.guess)

@@ -36,6 +36,8 @@ class Question(Protocol[_T]):
 def least(things: Sequence[T], question: Question[T]) -> list[T]:
     """Few of the things that still do, given that all of them do."""
     things = _without_end(list(things), question)
+    if len(things) > 2 and question.holds(things[-1:]):  # most often one is to blame
+        return things[-1:]
     things = _without_beginning(things, question)
     if len(things) <= 2:
         return things

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from torchsleuth.torch_compat.caches import (
     forget_compiled as forget_compiled,
+    import_inductor as import_inductor,
     keep_headers_in as keep_headers_in,
+    processor_probe as processor_probe,
 )
 from torchsleuth.torch_compat.collectives import one_process as one_process
 from torchsleuth.torch_compat.configuration import (

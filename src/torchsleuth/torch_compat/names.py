@@ -231,6 +231,11 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "clear_caches",
             "answering many queries in one process, none of which knows of the others",
         ),
+        "probe_processor": PrivateName(
+            "torch._inductor.cpu_vec_isa",
+            "pick_vec_isa",
+            "starting workers fast",
+        ),
         "header_folder": PrivateName(
             "torch._inductor.codecache",
             "_HEADER_DIR",

@@ -59,7 +59,13 @@ def failure_of(outcome: Outcome) -> schema.Failure:
     signature = signature_of(outcome)
     match outcome:
         case Raised() if signature is not None:
-            return schema.Failure(signature, message=outcome.message, traceback=outcome.traceback, node=outcome.node)
+            return schema.Failure(
+                signature,
+                message=outcome.message,
+                traceback=outcome.traceback,
+                node=outcome.node,
+                kernel=printable(outcome.kernel),
+            )
         case Mismatched() if signature is not None:
             return schema.Failure(signature, message=_bounded(outcome.explanation), path=printable(outcome.path))
         case Crashed() | TimedOut() if signature is not None:

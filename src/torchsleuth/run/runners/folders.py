@@ -3,7 +3,8 @@
 A compiler that is killed leaves half a library behind, and Inductor takes what is there for whole. But two things that
 it makes once for a user take many seconds: precompiled headers (150 MB each), and libraries by which it finds out what
 the processor can do ("probes"). Those that are there are lent to each worker, as links. New ones are put there when
-the worker that made them has answered: then they are whole.
+the worker that made them has answered: then they are whole. A template is lent the kernels of the one before as well,
+which were the same.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 
 _HEADERS: Final = "precompiled_headers"
 _PROBES: Final = "sleuth_probes"
+_KERNELS: Final = "sleuth_kernels"
 _WHOLE: Final = (".gch", ".pch")
 
 
@@ -31,14 +33,17 @@ def current() -> str | None:
         return None
 
 
-def make(folder: str) -> dict[str, str]:
-    """Make the folder of a worker. Returns the variables of one who uses it."""
+def make(folder: str, *, kernels: bool = False) -> dict[str, str]:
+    """Make the folder of a worker, with the kernels of a template if it is one. Returns the variables of one who uses
+    it."""
     temporary, cache = Path(folder, "tmp"), Path(folder, "cache")
     for one in (temporary, cache, headers_in(folder)):
         one.mkdir(parents=True, exist_ok=True)
     home = _torch_s_folder(tempfile.gettempdir())
     _link(_headers(home / _HEADERS), headers_in(folder))
     _link(_probes(home / _PROBES), cache)
+    if kernels:
+        _link(_kernels(home / _KERNELS), cache)
     return {
         "TMPDIR": str(temporary),
         "TORCHINDUCTOR_CACHE_DIR": str(cache),
@@ -47,12 +52,15 @@ def make(folder: str) -> dict[str, str]:
     }
 
 
-def give_back(folder: str) -> None:
-    """Put headers and probes that a worker has made where the next one finds them, if there is such a place."""
+def give_back(folder: str, *, kernels: bool = False) -> None:
+    """Put headers and probes that a worker has made where the next one finds them, if there is such a place; kernels
+    as well if it was a template."""
     with contextlib.suppress(OSError):
         home = _torch_s_folder(tempfile.gettempdir())
         _link(_headers(headers_in(folder)), home / _HEADERS)
         _link(_probes(Path(folder, "cache")), home / _PROBES)
+        if kernels:
+            _link(_kernels(Path(folder, "cache")), home / _KERNELS)
 
 
 def headers_in(folder: str) -> Path:
@@ -102,10 +110,24 @@ def _headers(folder: Path) -> Iterator[tuple[Path, ...]]:
 
 
 def _probes(folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Libraries that are no kernels: those have a second suffix."""
+    """Libraries that are no kernels."""
+    return (pair for pair in _libraries(folder) if not _is_kernel(pair[-1]))
+
+
+def _kernels(folder: Path) -> Iterator[tuple[Path, ...]]:
+    return (pair for pair in _libraries(folder) if _is_kernel(pair[-1]))
+
+
+def _is_kernel(library: Path) -> bool:
+    """Those have a second suffix."""
+    return "." in library.stem
+
+
+def _libraries(folder: Path) -> Iterator[tuple[Path, ...]]:
+    """Libraries in a cache of Inductor's: the text, and what was made of it."""
     for part in _entries(folder):
         for path in _entries(part) if len(part.name) == 2 else ():
-            if path.suffix == ".so" and "." not in path.stem and path.with_suffix(".cpp").is_file():
+            if path.suffix == ".so" and path.with_suffix(".cpp").is_file():
                 yield path.with_suffix(".cpp"), path
 
 

@@ -48,7 +48,8 @@ class Maker:
         """Have a template."""
         self.how = ""
         try:
-            self._template = _Template(os.path.join(self._begin.folder, f"template-{next(self._numbers)}"))
+            folder = os.path.join(self._begin.folder, f"template-{next(self._numbers)}")
+            self._template = _Template(folder, kernels=not self._failures)
         except OSError as error:
             self._spawn(f"the process that workers are forked off cannot be started: {in_words(error)}")
 
@@ -82,7 +83,7 @@ class Maker:
             return
         template.read()
         if template.warmed is not None and not self.how:
-            folders.give_back(template.folder)
+            folders.give_back(template.folder, kernels=True)
             if template.warmed.unsafe:
                 self._spawn(template.warmed.unsafe)
             else:
@@ -145,15 +146,15 @@ class Maker:
 
 
 class _Template:
-    """A template process, seen from outside."""
+    """A template process, seen from outside. `kernels`: those of an earlier one may be used."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, kernels: bool) -> None:
         self.folder = folder
         self.warmed: wire.Warmed | None = None
         self.started = time.monotonic()
         with contextlib.ExitStack() as made:
             made.callback(folders.remove, folder)
-            variables = {**VARIABLES, **folders.make(folder)}
+            variables = {**VARIABLES, **folders.make(folder, kernels=kernels)}
             ours, theirs = socket.socketpair()
             made.enter_context(ours)
             with theirs:

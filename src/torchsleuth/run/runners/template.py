@@ -10,15 +10,18 @@ A worker is forked twice, so that it becomes the server's child (who adopts orph
 from __future__ import annotations
 
 import array
+import contextlib
+import functools
 import gc
 import json
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NoReturn
 
 from torchsleuth.run.runners import folders, processes, wire, worker
 
@@ -47,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def warm_up() -> str:
     """Do once what every worker would have to do. Returns why no worker may be forked off us, if that is so."""
+    gc.disable()  # next to nothing of what is made here is ever garbage
     import torch
 
     _no_threads_of_progress_bars()
@@ -60,8 +64,8 @@ def warm_up() -> str:
     torch.compiler.reset()
     global _usual_threads
     _usual_threads = usual
-    gc.collect()
     gc.freeze()
+    gc.enable()
     for name in _ACCELERATORS:
         if hasattr(torch, name) and getattr(torch, name).is_initialized():
             return f"{name} is in use"
@@ -76,11 +80,39 @@ _usual_threads = 1
 def _compile_one() -> None:
     import torch
 
+    from torchsleuth import torch_compat
+
     def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ weight).sum() + torch.sin(x).mean()
 
     x, weight = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
-    torch.compile(program)(x, weight)  # not backward, for which torch would start a thread
+    with _processor_probed() as probed:
+        torch_compat.import_inductor()
+        with torch_compat.aot_compilers_wrapped(lambda compiler, _: _after(probed, compiler)):
+            torch.compile(program)(x, weight)  # not backward, for which torch would start a thread
+
+
+@contextlib.contextmanager
+def _processor_probed() -> Iterator[Callable[[], None]]:
+    """Inductor asks other processes what the processor can do, and waits for them. That is done beside what it does
+    until it needs to know; yields how to wait for it."""
+    from torchsleuth import torch_compat
+
+    probing = threading.Thread(target=torch_compat.processor_probe())
+    probing.start()
+    try:
+        yield probing.join
+    finally:
+        probing.join()
+
+
+def _after(wait: Callable[[], None], compiler: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(compiler)
+    def waited(*args: Any, **kwargs: Any) -> Any:
+        wait()
+        return compiler(*args, **kwargs)
+
+    return waited
 
 
 def _imported() -> None:
