@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,10 +27,20 @@ def long_one(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.T
     return torch.cos(d).sum(0), torch.sigmoid(c) - b
 
 
-def long_case(store: Store, failure: schema.Failure | None = FAILURE) -> Found:
+def longer_one(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """With `tanh` at the beginning, `cos` at the end, and a good deal between them."""
+    a = torch.tanh(x @ w)
+    for _ in range(20):
+        a = torch.sin(a) + torch.exp(b)
+    return torch.cos(a).sum(0)
+
+
+def long_case(
+    store: Store, failure: schema.Failure | None = FAILURE, program: Callable[..., object] = long_one
+) -> Found:
     torch.manual_seed(0)
     inputs = torch.randn(4, 6), torch.randn(6, 5), torch.randn(5)
-    gm = make_fx(long_one, tracing_mode="fake")(*inputs)
+    gm = make_fx(program, tracing_mode="fake")(*inputs)
     fakes = [node.meta["val"] for node in gm.graph.nodes if node.op == "placeholder"]
     recording = Recording(gm, store.blobs, fakes)
     compiler = schema.Compiler(After.AOT, "aot_eager")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from minify_samples import FAILURE, LOWERING, long_case, targets
+from minify_samples import FAILURE, LOWERING, long_case, longer_one, targets
 from torchsleuth.case import schema
 from torchsleuth.case.stores.store import Store
 from torchsleuth.errors import DoesNotFail
@@ -17,6 +17,7 @@ from torchsleuth.outcome import Crashed, Mismatched, Outcome, Passed, Raised, St
 from torchsleuth.reduce.minifying import Reduction, Terms, minify
 from torchsleuth.reduce.order import size_of
 from torchsleuth.reduce.problem import Budget
+from torchsleuth.run.checking.isolating import TOGETHER
 from torchsleuth.run.query import Query
 from torchsleuth.run.runners.scripted import Scripted
 from torchsleuth.run.scripts import Ran
@@ -108,15 +109,57 @@ def test_a_wrong_value_never_becomes_something_else(tmp_path: Path, other: Outco
 
 
 def test_of_two_wrong_operators_the_first_one_that_was_seen_is_followed(tmp_path: Path) -> None:
-    """Covers: U5. Once a run has said who is to blame, it is that one and no other; the other one is listed."""
+    """Covers: U5. Once a run has said who is to blame, it is that one and no other; the other one is listed.
+
+    What is closest to the wrong result is looked at first.
+    """
 
     def answers(found: set[str]) -> Outcome:
         op = next((name for name in ("relu", "cos") if name in found), None)
         return PASSED if op is None else wrong(Symptom.VALUE, f"aten.{op}.default")
 
     result = minified(tmp_path, answers, failure=mismatch(Symptom.VALUE))
-    assert targets(result.after) == ["relu"]
-    assert [answer.guess for _, answer in result.others] == ["aten.cos.default"]
+    assert targets(result.after) == ["cos"]
+    blamed = [answer.failure.signature.op for _, answer in result.others if answer.failure is not None]
+    assert blamed == ["aten.relu.default"]
+
+
+def test_who_is_to_blame_is_learnt_as_soon_as_a_part_is_small_enough_to_tell(tmp_path: Path) -> None:
+    """Covers: U5. Of a large graph nobody knows the operator; of a smaller one it is, and then it is no other."""
+
+    def answers(found: set[str]) -> Outcome:
+        wrongs = [name for name in ("relu", "cos") if name in found]
+        known = len(found) < 6
+        return wrong(Symptom.VALUE, f"aten.{wrongs[0]}.default" if known else None) if wrongs else PASSED
+
+    result = minified(tmp_path, answers, failure=msgspec.structs.replace(mismatch(Symptom.VALUE), path=""))
+    assert targets(result.after) == ["cos"]
+    ((other, _),) = result.others
+    left = targets(Store.open(tmp_path / "store").load(other.id))
+    assert "relu" in left
+    assert "cos" not in left
+
+
+def test_if_no_operator_of_the_whole_is_wrong_alone_only_small_parts_are_asked_for_one(tmp_path: Path) -> None:
+    """To try each operator of a large graph by itself takes longer than the question does."""
+    asked: list[tuple[int, bool]] = []
+
+    def answer(query: Query) -> Outcome:
+        if query.record:
+            return Unrunnable(reason="nothing is recorded here")
+        names = targets(query.case)
+        asked.append((len(names), query.find_op))
+        several = TOGETHER if query.find_op else None
+        fails = {"tanh", "cos"} <= set(names) and names.count("sin") >= 3
+        return wrong(Symptom.VALUE, several) if fails else PASSED
+
+    store = Store.open(tmp_path / "store")
+    found = long_case(store, mismatch(Symptom.VALUE), program=longer_one)
+    result = minify(found, runner=Scripted(answer), store=store, run_script=as_expected)
+    assert sorted(targets(result.after)) == ["cos", "sin", "sin", "sin", "tanh"]
+    assert sum(find for count, find in asked if count > 16) <= 2  # a guess, and the whole
+    assert sum(count > 16 for count, _ in asked) > 2
+    assert all(find for count, find in asked if count <= 16)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,8 @@ class Mismatched(_Run):
     explanation: str = ""
     op: str | None = None
     """The guilty operator, if it is known."""
+    node: str | None = None
+    """Its node of the graph, if that is."""
 
     def describe(self) -> str:
         return f"mismatched: {self.symptom} at {self.path or 'the result'}"

@@ -18,7 +18,7 @@ import msgspec
 
 from torchsleuth.case.schema import Case, Failure, Signature
 from torchsleuth.case.signatures import ORIGIN, Match
-from torchsleuth.outcome import Broken, Crashed, Mismatched, Outcome, OutOfMemory, Passed, Raised, TimedOut, Unrunnable
+from torchsleuth.outcome import Broken, Crashed, Outcome, OutOfMemory, Passed, Raised, TimedOut, Unrunnable
 from torchsleuth.run.observing.signatures import failure_of
 from torchsleuth.run.oracle import Verdict, verdict_of
 from torchsleuth.run.query import Query, Runner
@@ -34,13 +34,6 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What happened, in one line."""
     failure: Failure | None = None
     """How it failed, whichever failure it was."""
-    guess: str = ""
-    """What the failure itself says of whom to blame: an operator, or those of a kernel, as its name has them."""
-
-    @property
-    def node(self) -> str | None:
-        """The node at which it failed, if that is known."""
-        return None if self.failure is None else self.failure.node
 
 
 class Executor(Protocol):
@@ -194,17 +187,4 @@ class _Asked:
 def answer_of(verdict: Verdict, outcome: Outcome, seconds: float) -> Answer:
     """What is kept of an outcome."""
     clean = isinstance(outcome, (Passed, Unrunnable, Broken))
-    match outcome:
-        case Raised():
-            guess = outcome.op or outcome.kernel
-        case Mismatched():
-            guess = outcome.op or ""
-        case _:
-            guess = ""
-    return Answer(
-        verdict,
-        seconds,
-        outcome.describe()[:500],
-        None if clean else failure_of(outcome),
-        guess,
-    )
+    return Answer(verdict, seconds, outcome.describe()[:500], None if clean else failure_of(outcome))

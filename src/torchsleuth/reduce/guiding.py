@@ -1,6 +1,6 @@
 """Where to look first: what the failure itself says, and what a small sample of the graph may show.
 
-    for names in guesses(whole, answer): ...
+    for names in guesses(whole, failure): ...
 
 Each guess is a set of operators that may be enough, small ones first. One that is right saves most of the search, and
 one that is wrong costs a question about a small graph, the cheapest there is: so there are few of them.
@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from torchsleuth.case.schema import Fake, Node
+from torchsleuth.case.schema import Failure, Fake, Graph, List, Node, Ref, Tuple, Value
 from torchsleuth.case.signatures import operator_name
-from torchsleuth.reduce.graphs import is_call, name_of, produced, refs_of, users_of
+from torchsleuth.reduce.graphs import is_call, name_of, output_of, placeholders, produced, refs_of, users_of
 from torchsleuth.reduce.restricting import Whole
+from torchsleuth.reduce.writing import written_by
 
 _STEPS: Final = (1, 2)
 """How far around a node that is named."""
@@ -25,30 +26,34 @@ _NO_WORK: Final = frozenset(
 """What kernels do on the way, named with the rest, and hardly ever at fault."""
 _FEW: Final = 4
 """So few that are named are tried one by one: most bugs are of one operator."""
+_PART: Final = 4
+"""One part in so many of the whole is the most that is tried of what led to a wrong result."""
+_PATH: Final = re.compile(r"(?P<what>output|inputs)(?P<places>(\[\d+\])*)")
 _FRACTION: Final = 2
 """A sample is of use if it is at most one part in so many of the whole."""
 
 
-def guesses(whole: Whole, node: str | None, words: str) -> Iterator[frozenset[str]]:
-    """Sets of operators that may be enough. `node` and `words`: the node that the failure names, and its operators."""
+def guesses(whole: Whole, failure: Failure | None) -> Iterator[frozenset[str]]:
+    """Sets of operators that may be enough to fail like that."""
     seen: set[frozenset[str]] = set()
-    for names in _all(whole, node, words):
+    for names in _all(whole, failure):
         guess = frozenset(names)
         if guess and guess not in seen and len(guess) < len(whole.operators):
             seen.add(guess)
             yield guess
 
 
-def _all(whole: Whole, node: str | None, words: str) -> Iterator[Iterable[str]]:
-    operators = set(whole.operators)
-    if node in operators:
-        yield {node}
-        yield from _around(whole, node)
-    named = _named(whole, words)
-    working = [name for name in named if name_of(whole.known[name]) not in _NO_WORK]
-    yield from _parts(_firsts(whole, working))
-    yield working
-    yield named
+def _all(whole: Whole, failure: Failure | None) -> Iterator[Iterable[str]]:
+    if failure is not None:
+        if failure.node in set(whole.operators):
+            yield {failure.node}
+            yield from _around(whole, failure.node)
+        named = _named(whole, failure.signature.op or failure.kernel)
+        working = [name for name in named if name_of(whole.known[name]) not in _NO_WORK]
+        yield from _parts(_firsts(whole, working))
+        yield working
+        yield named
+        yield from _behind(whole, failure.path)
     yield sample(whole, whole.operators)
 
 
@@ -82,6 +87,42 @@ def _around(whole: Whole, node: str) -> Iterator[set[str]]:
             reached.update(refs_of(whole.known[name]))
         if step in _STEPS:
             yield reached & operators
+
+
+def _behind(whole: Whole, path: str) -> Iterator[list[str]]:
+    """The operators that are closest to where results differ, of those that led to it: two, four, eight..."""
+    start, operators = _place_of(whole.case.graph, path), set(whole.operators)
+    if start is None:
+        return
+    order, at = {start: None}, {node.name: number for number, node in enumerate(whole.case.graph.nodes)}
+    near = [start]
+    while near:
+        near = sorted({name for one in near for name in refs_of(whole.known[one])} - order.keys(), key=lambda n: -at[n])
+        order.update(dict.fromkeys(near))
+    found = [name for name in order if name in operators]
+    size = 2
+    while size < len(found) and size * _PART <= len(operators):
+        yield found[:size]
+        size *= 2
+
+
+def _place_of(graph: Graph, path: str) -> str | None:
+    """The node that computes a result: `output[3]`, or what is written to `inputs[0]`."""
+    match = _PATH.match(path)
+    if match is None:
+        return None
+    places = [int(number) for number in re.findall(r"\d+", match["places"])]
+    if match["what"] == "inputs":
+        inputs = placeholders(graph)
+        if len(places) != 1 or places[0] >= len(inputs):
+            return None
+        name = inputs[places[0]].name
+        return next((node.name for node in reversed(graph.nodes) if is_call(node) and name in written_by(node)), None)
+    value: Value = output_of(graph).args[0]
+    for place in places:
+        if isinstance(value, (Tuple, List)) and place < len(value.items):
+            value = value.items[place]
+    return value.name if isinstance(value, Ref) else None
 
 
 def _named(whole: Whole, words: str) -> list[str]:

@@ -28,7 +28,7 @@ from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.errors import DoesNotFail, SleuthError
 from torchsleuth.outcome import Passed, Stage, is_failure
 from torchsleuth.reduce.delivering import Delivering
-from torchsleuth.reduce.events import Ended, Entered, Observer
+from torchsleuth.reduce.events import Ended, Entered, Event, Improved, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
 from torchsleuth.reduce.graphs import operators, replace
 from torchsleuth.reduce.guiding import sample
@@ -43,6 +43,7 @@ from torchsleuth.reduce.rounds import reduce_with
 from torchsleuth.reduce.tiers import TIERS, Tier
 from torchsleuth.reduce.verdicts import Verdicts
 from torchsleuth.run import delivery as deliveries
+from torchsleuth.run.checking.isolating import TOGETHER
 from torchsleuth.run.delivery import Delivery
 from torchsleuth.run.observing.signatures import failure_of
 from torchsleuth.run.oracle import Verdict, verdict_of
@@ -57,6 +58,8 @@ _SURE: Final = 60.0
 """Seconds that the result has to hang for, if what is recorded is at least as long."""
 _NEIGHBOURS: Final = 4
 """So many neighbours of the result are asked about, to find one that passes."""
+_FEW: Final = 16
+"""So few operators are always tried one by one, if a wrong result is looked for."""
 _MANY: Final = 60
 """More operators than that are not asked about for the sake of completeness."""
 _USUAL: Final = 180.0
@@ -188,12 +191,16 @@ class _Reducing:
     # ---- from beginning to end -------------------------------------------------------------------------------
 
     def run(self) -> Reduction:
+        def learn(event: Event) -> None:
+            if isinstance(event, Improved):
+                self._sharpen(problem, problem.seen)
+
         problem = Problem(
             self._found.case,
             self._executor(),
             self._verdicts,
             budget=self._terms.budget,
-            observers=self._observers,
+            observers=(*self._observers, learn),
         )
         why, is_broken = "", False
         try:
@@ -221,19 +228,11 @@ class _Reducing:
         """
         recorded = self._found.case.failure
         problem.tell(Entered("guess", "looking at what the failure points to"))
-        if recorded is not None:
-            words = recorded.signature.op or recorded.kernel
-            if self._shortened(problem, recorded.node, words):
-                return
+        if recorded is not None and shortcut(problem, self._values(problem), recorded):
+            return
         answer = self._whole(problem)
         self._sharpen(problem, answer)
-        self._shortened(problem, answer.node, answer.guess)
-
-    def _shortened(self, problem: Problem, node: str | None, words: str) -> bool:
-        if not shortcut(problem, self._values(problem), node=node, words=words):
-            return False
-        self._sharpen(problem, problem.seen)
-        return True
+        shortcut(problem, self._values(problem), answer.failure)
 
     def _whole(self, problem: Problem) -> Answer:
         """How the whole case fails. It has to, in the way that is recorded."""
@@ -289,13 +288,21 @@ class _Reducing:
         return Query(
             case,
             self._place.store.home,
-            find_op=kind == "mismatched",
+            find_op=kind == "mismatched" and not self._is_known_to_be_several(case),
             strict=self._strict,
             trust=self._terms.trust,
             alone=kind in _ALONE,
             deadline=self._time_for_one(),
             memory=self._terms.memory,
         )
+
+    def _is_known_to_be_several(self, case: Case) -> bool:
+        """Whether no operator by itself is to blame for a wrong result, as none of the whole case is.
+
+        To find out takes long for many operators. Of a few it is asked nevertheless: by then they may be others.
+        """
+        op = None if self._signature is None else self._signature.op
+        return op == TOGETHER and len(operators(case.graph)) > _FEW
 
     def _time_for_one(self) -> float:
         if self._terms.deadline is not None:
@@ -342,7 +349,7 @@ class _Reducing:
         result = self._delivered(problem, self._reduction(problem, why, twin))
         try:
             if rest is not None:
-                problem.answer(rest, "what else is wrong")
+                self._judge_rest(problem, rest)
         except (KeyboardInterrupt, SleuthError, Stopped):  # it would have been good to know
             problem.cancel()
         if not why:
@@ -381,6 +388,14 @@ class _Reducing:
             rest = sample(whole, rest) or rest
         case = whole.only(rest, outputs=False)
         return case if case is not None and legal(case) else None
+
+    @staticmethod
+    def _judge_rest(problem: Problem, rest: Case) -> None:
+        """If it computes something wrong as well, that is another failure, though nobody may know its operator."""
+        answer = problem.answer(rest, "what else is wrong")
+        failure = answer.failure
+        if answer.verdict is Verdict.SAME and failure is not None and failure.signature.kind == "mismatched":
+            problem.meet(rest, answer)
 
     @staticmethod
     def _reduction(problem: Problem, why: str, twin: Case | None) -> Reduction:

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from torchsleuth.case.schema import Case
+from torchsleuth.case.schema import Case, Failure
 from torchsleuth.reduce.guiding import guesses, likely_needed
 from torchsleuth.reduce.problem import Problem
 from torchsleuth.reduce.restricting import Values, Whole
 from torchsleuth.reduce.searching import least, one_minimal
 
 
-def shortcut(problem: Problem, values: Values | None = None, *, node: str | None = None, words: str = "") -> bool:
-    """Try a few operators that may be enough. `node`, `words`: what is known of the guilty one. True: some are.
+def shortcut(problem: Problem, values: Values | None = None, failure: Failure | None = None) -> bool:
+    """Try a few operators that may be enough to fail like that. True: some are.
 
     The failure of a smaller part may point to it more closely: so again, as long as that helps.
     """
     helped = False
-    while _guessed(problem, values, node, words):
+    while _guessed(problem, values, failure):
         helped = True
-        node, words = problem.seen.node, problem.seen.guess
+        failure = problem.seen.failure
     return helped
 
 
-def _guessed(problem: Problem, values: Values | None, node: str | None, words: str) -> bool:
+def _guessed(problem: Problem, values: Values | None, failure: Failure | None) -> bool:
     whole = Whole(problem.best, values)
     question = Operators(problem, whole, outputs=False)
-    found = [[name for name in whole.operators if name in guess] for guess in guesses(whole, node, words)]
+    found = [[name for name in whole.operators if name in guess] for guess in guesses(whole, failure)]
     question.ahead(found)
     return any(question.holds(names) for names in found)
 

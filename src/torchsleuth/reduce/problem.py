@@ -277,10 +277,10 @@ class Problem:
         if answer.verdict is Verdict.PASSED:
             self.passed.append(case)
         elif answer.verdict is Verdict.OTHER and answer.failure is not None:
-            self._keep_other(case, answer)
+            self.meet(case, answer)
 
-    def _keep_other(self, case: Case, answer: Answer) -> None:
-        """Of each other failure, the smallest case that shows it."""
+    def meet(self, case: Case, answer: Answer) -> None:
+        """Another failure was met. Of each, the smallest case that shows it is kept."""
         assert answer.failure is not None
         for at, other in enumerate(self.others):
             assert other.answer.failure is not None

@@ -218,6 +218,7 @@ class _Run:
             path=found.path,
             explanation=found.words,
             op=None if guilty is None else guilty[0],
+            node=None if guilty is None else guilty[1],
         )
 
     # ---- failures ------------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ def failure_of(outcome: Outcome) -> schema.Failure:
                 kernel=printable(outcome.kernel),
             )
         case Mismatched() if signature is not None:
-            return schema.Failure(signature, message=_bounded(outcome.explanation), path=printable(outcome.path))
+            said = _bounded(outcome.explanation)
+            return schema.Failure(signature, message=said, path=printable(outcome.path), node=outcome.node)
         case Crashed() | TimedOut() if signature is not None:
             return schema.Failure(signature, message=outcome.describe(), traceback=_bounded(outcome.stack))
         case OutOfMemory() if signature is not None:
