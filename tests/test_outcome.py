@@ -116,6 +116,20 @@ def test_outcomes_of_different_kinds_are_different() -> None:
     assert len({kind() for kind in KINDS}) == len(KINDS)
 
 
+def test_results_that_differ_in_several_ways_can_be_told_by_each() -> None:
+    """Covers: U5"""
+    wrong = Mismatched(path="output[0]", op="aten.relu.default", also=("nan at output[2]", "value at inputs[0]"))
+    first, *others = wrong.readings
+    assert first is wrong
+    assert [(one.symptom, one.path, one.op) for one in others] == [
+        (Symptom.NAN, "output[2]", "aten.relu.default"),
+        (Symptom.VALUE, "inputs[0]", "aten.relu.default"),
+    ]
+    assert outcome.from_data(outcome.to_data(wrong)) == wrong
+    with pytest.raises(ValueError, match="odd"):
+        outcome.from_data({**outcome.to_data(wrong), "also": ["odd at output[0]"]})
+
+
 def test_an_outcome_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         Passed().seconds = 1.0

@@ -67,6 +67,15 @@ def leaves(gm: fx.GraphModule, inputs: list[Any]) -> Any:
     sys.exit(3)
 
 
+def wrong_all_over(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        first, second, third = gm(*inputs)
+        inputs[0].add_(1)
+        return first + 1, second + 1, third / 0
+
+    return run
+
+
 def off_by_one(gm: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     return lambda *inputs: tuple(one + 1 for one in gm(*inputs))
 
@@ -231,6 +240,19 @@ def test_wrong_results_are_found_where_that_is_asked_for_or_was_the_failure(tmp_
     assert isinstance(wrong("off_by_one"), Mismatched)
     assert isinstance(wrong("off_by_one", accuracy=False), Passed)
     assert isinstance(wrong("off_by_one", checks=Checks(tolerance=10.0)), Passed)
+
+
+def test_all_the_ways_in_which_results_differ_are_told_each_once(tmp_path: Path) -> None:
+    """Covers: U5"""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.mul_(2)
+        return x.sin(), x.cos(), x.sinh()
+
+    outcome = Kept(tmp_path, program, torch.randn(3, 4), after=After.DYNAMO, failure=WRONG)("wrong_all_over")
+    assert isinstance(outcome, Mismatched)
+    assert (outcome.symptom, outcome.path) == (Symptom.VALUE, "output[0]")
+    assert outcome.also == ("nan at output[2]", "value at inputs[0]")
 
 
 def test_a_compiler_of_graphs_after_aot_gets_fakes_and_may_empty_its_list(tmp_path: Path) -> None:

@@ -219,6 +219,18 @@ def test_arguments_become_simple() -> None:
     assert add.args[1] in (0.0, 1)
 
 
+def test_a_number_stands_for_a_tensor_in_arithmetic_only() -> None:
+    """Covers: U25. Eager takes one for any tensor, but no compiler is ever given `copy_(x, 1)`."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.copy_(torch.maximum(x, y) * y)
+        return x
+
+    case, blobs = recorded(program, randn(2, 3), randn(2, 3))
+    words = [patch.words for site in arguments.arguments(case, Material(blobs)) for patch in site]
+    assert [one for one in words if one.endswith(" 1")] == ["mul: argument 2 1", "mul: argument 1 1"]
+
+
 # ---- what is legal -------------------------------------------------------------------------------------------
 
 

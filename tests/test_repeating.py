@@ -13,7 +13,7 @@ from torchsleuth.case.schema import Signature
 from torchsleuth.case.signatures import ANY, EXACT, Match
 from torchsleuth.outcome import Broken, Crashed, Mismatched, Outcome, Stage, Symptom, TimedOut, Unrunnable
 from torchsleuth.run.observing.signatures import signature_of
-from torchsleuth.run.oracle import Oracle, Verdict, verdict_of
+from torchsleuth.run.oracle import Oracle, Verdict, as_wanted, verdict_of
 from torchsleuth.run.query import Query
 from torchsleuth.run.repeating import Rate, add, measure
 from torchsleuth.run.runners.scripted import Scripted
@@ -134,6 +134,19 @@ def test_measuring_asks_as_often_as_said_unless_it_is_enough() -> None:
     assert [one.n for one in told] == [1, 2, 3, 4]
     runner = Scripted([PASSED, SAME])
     assert measure(runner, QUERY, SIGNATURE, 9, enough=lambda one: one.same > 0).n == 2
+
+
+def test_a_failure_is_there_whatever_else_is_wrong_beside_it() -> None:
+    """Covers: U5. A smaller graph returns what was an intermediate result: that differs, too, and comes first."""
+    wanted = signature_of(Mismatched(Stage.COMPARE, path="inputs[3]"))
+    both = Mismatched(Stage.COMPARE, path="output[0]", also=("nan at output[1]", "value at inputs[0]"))
+    other = Mismatched(Stage.COMPARE, path="output[0]", also=("nan at inputs[0]",))
+    assert verdict_of(both, wanted) is Verdict.SAME
+    told = as_wanted(both, wanted)
+    assert isinstance(told, Mismatched)
+    assert (told.symptom, told.path) == (Symptom.VALUE, "inputs[0]")
+    assert verdict_of(other, wanted) is Verdict.OTHER
+    assert as_wanted(other, wanted) is other
 
 
 def test_an_oracle_that_knows_the_wrong_operator_asks_for_it() -> None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any, ClassVar, NoReturn, TypeAlias, get_args
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias, get_args
 
 
 class Word(str, Enum):
@@ -129,6 +129,10 @@ class Raised(_Run):
         return f"raised {self.type_chain[0] if self.type_chain else 'an exception'} ({self.stage}): {first_line}"
 
 
+AT: Final = " at "
+"""Between how something differs and where."""
+
+
 @dataclass(frozen=True)
 class Mismatched(_Run):
     """Both sides ran, and their results differ."""
@@ -141,6 +145,14 @@ class Mismatched(_Run):
     """The guilty operator, if it is known."""
     node: str | None = None
     """Its node of the graph, if that is."""
+    also: tuple[str, ...] = ()
+    """Where else they differ in some other way: `nan at output[2]`, `value at inputs[0]`. One of each sort."""
+
+    @property
+    def readings(self) -> tuple[Mismatched, ...]:
+        """This, and the same as whoever had looked elsewhere first would tell it."""
+        others = (one.partition(AT) for one in self.also)
+        return self, *(replace(self, symptom=Symptom(how), path=path, also=()) for how, _, path in others)
 
     def describe(self) -> str:
         return f"mismatched: {self.symptom} at {self.path or 'the result'}"
@@ -255,6 +267,8 @@ def from_data(data: Mapping[str, Any]) -> Outcome:
         given["stage"] = Stage(given["stage"])
     if "symptom" in given:
         given["symptom"] = Symptom(given["symptom"])
+    for one in given.get("also", ()):
+        Symptom(one.partition(AT)[0])
     return kind(**given)
 
 

@@ -20,7 +20,7 @@ from torchsleuth.case.schema import Case, Failure, Signature
 from torchsleuth.case.signatures import ORIGIN, Match
 from torchsleuth.outcome import Broken, Crashed, Outcome, OutOfMemory, Passed, Raised, TimedOut, Unrunnable
 from torchsleuth.run.observing.signatures import failure_of
-from torchsleuth.run.oracle import Verdict, verdict_of
+from torchsleuth.run.oracle import Verdict, as_wanted, verdict_of
 from torchsleuth.run.query import Query, Runner
 from torchsleuth.run.replay import fares_alike, in_eager
 
@@ -109,8 +109,10 @@ class Oracular:
     def submit(self, case: Case) -> Future[Answer]:
         return _Asked(self._runner, self._question(case), self._judged, self._needs).answer
 
-    def _judged(self, outcome: Outcome) -> Verdict:
-        return verdict_of(outcome, self._signature, self._match)
+    def _judged(self, outcome: Outcome) -> tuple[Verdict, Outcome]:
+        """What an outcome says of the failure, and as what it is kept."""
+        judged = self._signature, self._match
+        return verdict_of(outcome, *judged), as_wanted(outcome, *judged)
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -121,7 +123,7 @@ class _Asked:
     """One question on its way: as many runs as it takes, each begun when the one before is over."""
 
     def __init__(
-        self, runner: Runner, query: Query, judged: Callable[[Outcome], Verdict], needs: tuple[int, int]
+        self, runner: Runner, query: Query, judged: Callable[[Outcome], tuple[Verdict, Outcome]], needs: tuple[int, int]
     ) -> None:
         self._runner = runner
         self._query = query
@@ -162,11 +164,11 @@ class _Asked:
             outcome = outcome if isinstance(outcome, (Raised, Unrunnable)) else fares_alike(died, outcome)
             if isinstance(outcome, Raised):
                 outcome = Unrunnable(outcome.stage, reason=f"eager fails: {outcome.describe()}")
-        elif isinstance(outcome, _DEADLY) and self._judged(outcome) is Verdict.SAME:
+        elif isinstance(outcome, _DEADLY) and self._judged(outcome)[0] is Verdict.SAME:
             self._died = outcome
             self._run(in_eager(self._query))
             return
-        verdict = self._judged(outcome)
+        verdict, outcome = self._judged(outcome)
         self._met.append((verdict, outcome))
         same = sum(one is Verdict.SAME for one, _ in self._met)
         left = self._most - len(self._met)

@@ -16,7 +16,7 @@ import msgspec
 
 from torchsleuth.case.schema import Signature
 from torchsleuth.case.signatures import ORIGIN, Match
-from torchsleuth.outcome import Broken, Outcome, Passed, TimedOut, Unrunnable, Word
+from torchsleuth.outcome import Broken, Mismatched, Outcome, Passed, TimedOut, Unrunnable, Word
 from torchsleuth.run.observing.signatures import said, signature_of
 from torchsleuth.run.query import Query, Runner
 
@@ -49,12 +49,24 @@ def verdict_of(outcome: Outcome, signature: Signature | None, match: Match = ORI
             return Verdict.INVALID
         case Broken():
             return Verdict.BROKEN
-    if signature is None:
-        return Verdict.SAME
-    seen = signature_of(outcome)
-    if seen is not None and match(signature, seen, said(outcome)):
+    if signature is None or _matching(outcome, signature, match) is not None:
         return Verdict.SAME
     return Verdict.TIMEOUT if isinstance(outcome, TimedOut) and signature.kind != "timed out" else Verdict.OTHER
+
+
+def as_wanted(outcome: Outcome, signature: Signature | None, match: Match = ORIGIN) -> Outcome:
+    """An outcome as it is told by someone who looks for this failure: results may differ in several ways at once."""
+    wanted = None if signature is None else _matching(outcome, signature, match)
+    return outcome if wanted is None else wanted
+
+
+def _matching(outcome: Outcome, signature: Signature, match: Match) -> Outcome | None:
+    """What of an outcome is the failure with this signature; None if it is another one."""
+    for reading in outcome.readings if isinstance(outcome, Mismatched) else (outcome,):
+        seen = signature_of(reading)
+        if seen is not None and match(signature, seen, said(reading)):
+            return reading
+    return None
 
 
 class Oracle:

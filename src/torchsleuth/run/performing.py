@@ -219,6 +219,7 @@ class _Run:
             explanation=found.words,
             op=None if guilty is None else guilty[0],
             node=None if guilty is None else guilty[1],
+            also=found.also,
         )
 
     # ---- failures ------------------------------------------------------------------------------------------

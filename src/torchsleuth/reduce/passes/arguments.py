@@ -20,6 +20,9 @@ _POSITIVE: Final = frozenset({"stride", "dilation", "groups", "kernel_size"})
 """Arguments that make no sense as zero, though some operators do not say so."""
 
 
+_ARITHMETIC: Final = frozenset(f"torch.ops.aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
+
+
 def arguments(case: Case, material: Material) -> Iterator[Site]:
     """What each call is given."""
     known = {node.name: node for node in case.graph.nodes}
@@ -114,7 +117,14 @@ def _instead_of(graph: Graph, node: Node, value: Ref) -> Iterator[Value]:
             break
     if len(list(refs_of(node))) > 1:
         yield None
-        yield 1
+        if _takes_numbers(node):
+            yield 1
+
+
+def _takes_numbers(node: Node) -> bool:
+    """Whether a number may stand for a tensor. Operators take one for any; AOT leaves it to arithmetic alone, so that
+    compilers need not know what to do with others."""
+    return not node.target.startswith("torch.ops.") or node.target in _ARITHMETIC
 
 
 def _of_items(

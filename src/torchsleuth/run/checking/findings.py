@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +12,7 @@ from torchsleuth.compare import Comparison, Judgement, LeafEvidence, Results, To
 from torchsleuth.compare.leaves import compare_leaves
 from torchsleuth.compare.tree import Misfit, walk
 from torchsleuth.compare.weighing import AGREES
-from torchsleuth.outcome import Symptom
+from torchsleuth.outcome import AT, Symptom
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class Finding:
     path: str
     """In the results: `output[0]`, `inputs[3]` (written to), `input_grads[1]`, `grads['weight']`."""
     words: str
+    also: tuple[str, ...] = ()
+    """How and where else, as `Mismatched` has it."""
 
 
 def weighed(judgement: Judgement, expected: Results, got: Results, found: Comparison) -> Finding | None:
@@ -30,10 +34,16 @@ def weighed(judgement: Judgement, expected: Results, got: Results, found: Compar
     of one run prove nothing either way.
     """
     differing, agreeing, ignored = _sorted_leaves(expected, got, found)
-    for leaf in judgement.leaves:
-        counts = leaf.path not in agreeing or leaf.distribution is not None
-        if leaf.verdict in (Verdict.BUG, Verdict.UNKNOWN) and counts and leaf.path not in ignored:
-            return _from_leaf(judgement, leaf, found)
+    wrong = [
+        leaf
+        for leaf in judgement.leaves
+        if leaf.verdict in (Verdict.BUG, Verdict.UNKNOWN)
+        and (leaf.path not in agreeing or leaf.distribution is not None)
+        and leaf.path not in ignored
+    ]
+    if wrong:
+        first, *rest = (_from_leaf(judgement, leaf, found) for leaf in wrong)
+        return replace(first, also=_of_other_sorts(first, rest))
     if not judgement.leaves:  # one side raised when it was run again
         plain = by_tolerance(found)
         return replace(plain, words=f"{judgement}\n{plain.words}")
@@ -54,6 +64,18 @@ def by_tolerance(found: Comparison) -> Finding:
 def _from_leaf(judgement: Judgement, leaf: LeafEvidence, found: Comparison) -> Finding:
     words = str(judgement) if leaf is judgement.leaf else f"{leaf.verdict.value.upper()}: at {leaf.path}, {leaf.reason}"
     return Finding(leaf.symptom or found.symptom or Symptom.VALUE, leaf.path, words)
+
+
+def _of_other_sorts(first: Finding, rest: Iterable[Finding]) -> tuple[str, ...]:
+    """The first of each sort: a symptom, and a part of the results."""
+    sorts = {(first.symptom, _part(first.path)): ""}
+    for one in rest:
+        sorts.setdefault((one.symptom, _part(one.path)), f"{one.symptom}{AT}{one.path}")
+    return tuple(filter(None, sorts.values()))
+
+
+def _part(path: str) -> str:
+    return re.split(r"[\[.]", path, maxsplit=1)[0]
 
 
 def _sorted_leaves(expected: Results, got: Results, found: Comparison) -> tuple[dict[str, Symptom], set[str], set[str]]:
