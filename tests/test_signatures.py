@@ -430,6 +430,23 @@ def test_what_counts_for_two_exceptions(fields: dict[str, Any], is_same: bool) -
     assert signature().matches(signature(**fields)) is is_same
 
 
+def test_what_grows_beyond_all_bounds_is_one_hang_whenever_it_is_stopped() -> None:
+    """Covers: U5, U19. These are one graph and parts of it, stopped after 20 s: the loops of `pytorch#148073`."""
+    innards = "lowering:inner_fn", "ir:inner_fn_opcount"
+    seen = [
+        Signature("timed out", stage, frames=tuple(f"torch._inductor.{name}" for name in names))
+        for stage, names in (
+            (Stage.LOWERING, ("virtualized:_default", *innards, "ir:should_realize_on_reuse", "graph:run_node")),
+            (Stage.LOWERING, (*innards, "ir:get_read_names", "graph:register", "graph:register_users_of")),
+            (Stage.SCHEDULING, ("lowering:inner_fn", "ir:store_output", "loop_body:__init__", "scheduler:_init")),
+            (Stage.CODEGEN, ("codegen.common:_default", "loop_body:run", "scheduler:codegen")),
+        )
+    ]
+    assert all(one.matches(other) for one in seen for other in seen)
+    for stage in (Stage.RUN, Stage.CPP_COMPILE, Stage.POST_GRAD, Stage.AOT):
+        assert not any(Signature("timed out", stage, frames=one.frames).matches(one) for one in seen)
+
+
 def test_what_counts_for_crashes_hangs_and_mismatches() -> None:
     """Covers: U5"""
 
@@ -453,10 +470,11 @@ def test_what_counts_for_crashes_hangs_and_mismatches() -> None:
     assert corrupt.matches(abort)
     assert corrupt.matches(of(Crashed(Stage.RUN, signal=8, frames=("a",))))
     assert not corrupt.matches(of(Crashed(Stage.RUN, signal=15)))
-    hang = of(TimedOut(Stage.LOWERING, frames=("x", "y", "loop", "pass", "run")))
-    assert hang.matches(of(TimedOut(Stage.LOWERING, deadline=9.0, frames=("z", "loop", "pass", "run"))))
-    assert not hang.matches(of(TimedOut(Stage.LOWERING, frames=("x", "y", "loop", "another pass", "run"))))
-    assert not hang.matches(of(TimedOut(Stage.CODEGEN, frames=hang.frames)))
+    hang = of(TimedOut(Stage.POST_GRAD, frames=("x", "y", "loop", "pass", "run")))
+    assert hang.matches(of(TimedOut(Stage.POST_GRAD, deadline=9.0, frames=("z", "loop", "pass", "run"))))
+    assert not hang.matches(of(TimedOut(Stage.POST_GRAD, frames=("x", "y", "loop", "another pass", "run"))))
+    assert not hang.matches(of(TimedOut(Stage.JOINT_GRAPH, frames=hang.frames)))
+    assert not hang.matches(of(TimedOut(Stage.LOWERING, frames=hang.frames)))
     wrong = of(Mismatched(Stage.COMPARE, symptom=Symptom.VALUE, path="output[0]", op="aten.relu.default"))
     assert wrong.matches(of(Mismatched(Stage.COMPARE, symptom=Symptom.VALUE, path="output[3]['x']")))
     assert not wrong.matches(of(Mismatched(Stage.COMPARE, symptom=Symptom.NAN, path="output[0]")))

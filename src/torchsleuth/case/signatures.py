@@ -48,6 +48,8 @@ _INSIDE: Final = frozenset(
     }
 )
 """The stages that are the compiler's."""
+_BUILDING: Final = frozenset({Stage.LOWERING, Stage.SCHEDULING, Stage.CODEGEN})
+"""The stages in which one thing is built out of all operators. What is too much for one is too much for the others."""
 _TOOLCHAIN: Final = frozenset({Stage.CPP_COMPILE, Stage.TRITON_COMPILE})
 """Here the message tells it all: the functions are those that call the other compiler."""
 _BY_OPERATOR: Final = frozenset({Stage.DECOMPOSITION, Stage.LOWERING, Stage.RUN})
@@ -152,6 +154,8 @@ def _stages_agree(one: Signature, other: Signature) -> bool:
         return True
     if Stage.COMPILE in stages:
         return stages <= _INSIDE
+    if one.kind == "timed out":
+        return stages <= _BUILDING
     # What a kernel destroys may be met when its results are looked at.
     return one.kind == "crashed" and stages == {Stage.RUN, Stage.COMPARE}
 
@@ -210,9 +214,12 @@ def _may_be_one_wreck(one: Signature, other: Signature) -> bool:
 def _timed_out_alike(one: Signature, other: Signature) -> bool:
     """A stack at a deadline is a sample. Its outer functions stay, if it is the same that never ends; the inner ones
     come and go. A deep stack may lack the outer end: then what both have in common is all there is to go by.
+
+    What grows beyond all bounds while it is built is slow wherever somebody looks at it: the same case, stopped a
+    second later, is somewhere else, or in the next stage. There the stack does not count.
     """
     ours, theirs = one.frames, other.frames
-    if not ours or not theirs:
+    if not ours or not theirs or {one.stage, other.stage} <= _BUILDING:
         return True
     outer = min(_DEPTH, len(ours), len(theirs))
     if ours[-1] == theirs[-1] and ours[-outer:] != theirs[-outer:]:
