@@ -584,6 +584,10 @@ def test_results_are_compared_like_numbers_that_were_rounded() -> None:
     assert differences([x], [x + 1e-7]) == []
     assert [symptom for symptom, _ in differences([x], [x + 1])] == ["value"]
     assert [symptom for symptom, _ in differences(x, torch.zeros(4))] == ["nan"]
+    huge = torch.tensor([float("inf")])
+    for other in (torch.tensor([44.0]), -huge, huge * 0):  # as the signature of a wrong result has it
+        assert [symptom for symptom, _ in differences(huge, other)] == ["nan"]
+        assert [symptom for symptom, _ in differences(other, huge, huge.double())] == ["nan"]
     assert [symptom for symptom, _ in differences(x, x.double())] == ["dtype"]
     assert [symptom for symptom, _ in differences(x[:1], x)] == ["shape"]
     assert [symptom for symptom, _ in differences(torch.tensor([1, 2]), torch.tensor([1, 3]))] == ["integer"]
