@@ -2,7 +2,8 @@
 
 What makes a query cheaper comes early (no gradients), and so does what changes nothing for other passes (settings);
 what others may still change comes late (values after sizes). A pass is run again when something has changed that may
-give it a new chance: sizes after the graph, but hardly the graph after values.
+give it a new chance: sizes after the graph, or after values (of drawn numbers the first few may all be negative), but
+hardly the graph after values.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def _graph(name: str, words: str, proposes: Pass, stirred: frozenset[str] = _GRA
     return Tier(name, words, proposes, "graph", stirred)
 
 
-def _sizes(name: str, words: str, proposes: Pass) -> Tier:
-    return Tier(name, words, proposes, "sizes", _SIZES)
+def _sizes(name: str, words: str, proposes: Pass, stirred: frozenset[str] = _SIZES) -> Tier:
+    return Tier(name, words, proposes, "sizes", stirred)
 
 
 def _values(name: str, words: str, proposes: Pass) -> Tier:
@@ -96,9 +97,9 @@ TIERS: Final[tuple[Tier, ...]] = (
     _graph("simplifying", "simpler operators", simplifying.simplified),
     _graph("arguments", "simpler arguments", arguments.arguments, _SIZES),
     _sizes("one number", "one whole number all over", values.uniform),
-    _sizes("symbolic sizes", "smaller symbolic sizes", shapes.symbols),
-    _sizes("lengths", "smaller sizes", shapes.lengths),
-    _sizes("dimensions", "smaller dimensions", shapes.dimensions),
+    _sizes("symbolic sizes", "smaller symbolic sizes", shapes.symbols, _VALUES),
+    _sizes("lengths", "smaller sizes", shapes.lengths, _VALUES),
+    _sizes("dimensions", "smaller dimensions", shapes.dimensions, _VALUES),
     _sizes("ranks", "fewer dimensions", layouts.ranks),
     _sizes("strides", "plain strides", layouts.strides),
     _sizes("dtypes", "simpler dtypes", dtypes.dtypes),
