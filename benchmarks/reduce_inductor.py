@@ -5,7 +5,8 @@
 
 Forward and backward graphs of a tiny GPT2, BERT and Llama (the backward ones compute activations again), and a graph of
 a thousand operators, each with three faults: what Inductor makes of `relu` does not compile, raises when it runs, or is
-wrong. Each is recorded as a case; then, one after another and each with no compiler caches of its own:
+wrong. Each is recorded as a case with what a program that fails would show (of a wrong result: which one, not by whom);
+then, one after another and each with no compiler caches of its own:
 
     ours        what `sleuth minify` does, to a script that was seen to fail in a fresh interpreter
     the peer    torch's minifier on the same graph and inputs; what it asks, it compiles in its own process
@@ -67,7 +68,6 @@ from torchsleuth.reduce.minifying import Terms, minify
 from torchsleuth.reduce.order import size_of
 from torchsleuth.run.observing.signatures import failure_of
 from torchsleuth.run.query import Query, Runner
-from torchsleuth.run.replay import ask
 from torchsleuth.run.runners.warm import Warm
 
 BUG = "cpp.inject_relu_bug_TESTING_ONLY"
@@ -216,7 +216,7 @@ def recorded(names: Sequence[str], store: Store) -> Iterator[tuple[str, Found]]:
     for name in names:
         case, accuracy = cases[name], name.endswith("-accuracy")
         with Warm(workers=1) as runner:
-            outcome = ask(runner, Query(case, store.home, accuracy=accuracy, alone=True, deadline=900.0))
+            outcome = runner.run(Query(case, store.home, accuracy=accuracy, alone=True, deadline=900.0))
         if not isinstance(outcome, Mismatched if accuracy else Raised):
             print(f"{name} does not fail as planned: {outcome.describe()}", flush=True)
             continue

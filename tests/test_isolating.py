@@ -12,7 +12,7 @@ from torch import fx
 
 from torchsleuth import torch_compat
 from torchsleuth.run.checking import isolating
-from torchsleuth.run.checking.isolating import TOGETHER, guilty_op
+from torchsleuth.run.checking.isolating import TOGETHER, guilty_op, op_at
 
 aten = torch.ops.aten
 
@@ -131,3 +131,27 @@ def test_inductor_s_planted_bug_is_found_in_a_graph_of_aot_s() -> None:
     with torch_compat.config_patch("torch._inductor.config", planted):
         found = guilty_op(gm, [torch.rand(9)], torch_compat.inductor_backend(None, {}, None))
     assert found == ("aten.log1p.default", "log1p_default")
+
+
+def test_what_is_computed_from_inputs_alone_is_to_blame_for_itself() -> None:
+    """Nothing has to be compiled to know that."""
+
+    def f(x: torch.Tensor) -> Any:
+        values, _ = aten.max.dim(x, 0)
+        return aten.relu.default(x), values, aten.neg.default(aten.sin.default(x)), x
+
+    graph = graph_of(f)
+    assert op_at(graph, "output[0]") == ("aten.relu.default", "relu_default")
+    assert op_at(graph, "output[1]") == ("aten.max.dim", "max_dim")
+    for path in ("output[2]", "output[3]", "output[4]", "inputs[0]", "", "output.logits"):
+        assert op_at(graph, path) is None
+
+
+def test_one_that_somebody_else_may_write_to_is_not() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = aten.sin.default(x)
+        aten.add_.Tensor(y, 1)
+        return y
+
+    assert op_at(graph_of(f), "output") is None
+    assert op_at(graph_of(lambda x: aten.sin.default(x)), "output") == ("aten.sin.default", "sin_default")

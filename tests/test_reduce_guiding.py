@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import torch
 
-from reduce_samples import recorded
+from reduce_driving import targets
+from reduce_samples import recorded, runs
 from torchsleuth.case import schema
+from torchsleuth.case.schema import Tensor
+from torchsleuth.case.storages.tensors import TensorWriter
 from torchsleuth.outcome import Stage
 from torchsleuth.reduce.guiding import guesses
+from torchsleuth.reduce.legality import legal
 from torchsleuth.reduce.restricting import Whole
+from torchsleuth.run.values import Recorded
 
 LENGTH = 40
 
@@ -31,11 +37,12 @@ def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def guessed(function: object, **known: object) -> list[list[str]]:
-    """The guesses about a failure of which so much is known, in the order in which they are made."""
+    """The guesses about a failure of which so much is known, in the order in which they are made; without those of
+    operators that are tried each by itself."""
     case, _ = recorded(function, torch.ones(3), torch.ones(3))  # type: ignore[arg-type]
     signature = schema.Signature("mismatched", Stage.COMPARE, op=known.pop("op", None))  # type: ignore[arg-type]
     found = guesses(Whole(case), schema.Failure(signature, **known))  # type: ignore[arg-type]
-    return [sorted(guess) for guess in found]
+    return [sorted(guess.names) for guess in found if not guess.apart]
 
 
 def test_the_node_that_is_named_comes_first_by_itself_then_with_its_neighbours() -> None:
@@ -70,3 +77,44 @@ def test_guesses_are_few_and_small() -> None:
     assert len(found) == len({tuple(one) for one in found})
     assert len(found) <= 3 + 4 + 3 + 1
     assert sum(len(one) > (LENGTH + 5) // 4 for one in found) <= 1
+
+
+def test_a_wrong_result_of_nobody_s_is_looked_for_in_one_operator_of_each_sort_by_itself() -> None:
+    """In two graphs, without those that only look at values; not if the operator is known already."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.relu(torch.sin(x.view(3, 1)).view(3) + y)
+        return x
+
+    def apart(op: str | None) -> list[list[str]]:
+        case, _ = recorded(program, torch.ones(3), torch.ones(3))
+        failure = schema.Failure(schema.Signature("mismatched", Stage.COMPARE, op=op))
+        return [sorted(one.names) for one in guesses(Whole(case), failure) if one.apart]
+
+    assert apart(None) == [["relu", "sin"], ["add"]]
+    assert apart("aten.sin.default") == []
+
+
+def test_operators_apart_are_given_what_eager_computed() -> None:
+    """Covers: U25. Each returns what it returns in the whole; what eager computed of nobody knows is left out."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        top, _ = torch.relu(x.sin()).max(0)
+        return (top + y).tanh()
+
+    x, y = torch.randn(4, 3), torch.randn(3)
+    case, blobs = recorded(program, x, y)
+    writer = TensorWriter(blobs)
+    known = {}
+    for name, value in {"sin": x.sin(), "relu": x.sin().relu(), "add": x.sin().relu().amax(0) + y}.items():
+        tensor = writer.add(value)
+        assert isinstance(tensor, Tensor)
+        known[name] = Recorded(msgspec.structs.replace(tensor, storage=0), writer.storages[-1])
+    made = Whole(case, known).apart({"sin", "relu", "max_1", "add", "tanh"})
+    assert made is not None
+    assert legal(made)
+    assert targets(made) == ["sin", "relu", "max", "getitem", "getitem", "tanh"]
+    expected = x.sin(), x.sin().relu(), *x.sin().relu().max(0), (x.sin().relu().amax(0) + y).tanh()
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(runs(made, blobs), expected, strict=True))
+    assert Whole(case).apart({"relu"}) is None

@@ -1,18 +1,22 @@
 """Where to look first: what the failure itself says, and what a small sample of the graph may show.
 
-    for names in guesses(whole, failure): ...
+    for guess in guesses(whole, failure): ...
 
 Each guess is a set of operators that may be enough, small ones first. One that is right saves most of the search, and
 one that is wrong costs a question about a small graph, the cheapest there is: so there are few of them.
+
+A wrong result that names no operator is most often that of one alone. So the first of each sort is tried by itself,
+many in one graph: which of its results is wrong says which operator it is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from torchsleuth.case.schema import Failure, Fake, Graph, List, Node, Ref, Tuple, Value
+from torchsleuth.case.schema import Case, Failure, Fake, Graph, List, Node, Ref, Tuple, Value
 from torchsleuth.case.signatures import operator_name
 from torchsleuth.reduce.graphs import is_call, name_of, output_of, placeholders, produced, refs_of, users_of
 from torchsleuth.reduce.restricting import Whole
@@ -33,14 +37,33 @@ _FRACTION: Final = 2
 """A sample is of use if it is at most one part in so many of the whole."""
 
 
-def guesses(whole: Whole, failure: Failure | None) -> Iterator[frozenset[str]]:
+@dataclass(frozen=True)
+class Guess:
+    """Operators that may be enough: as they hang together, or each by itself."""
+
+    names: frozenset[str]
+    apart: bool = False
+
+    def of(self, whole: Whole) -> Case | None:
+        return whole.apart(self.names) if self.apart else whole.only(self.names, outputs=False)
+
+
+def guesses(whole: Whole, failure: Failure | None) -> Iterator[Guess]:
     """Sets of operators that may be enough to fail like that."""
-    seen: set[frozenset[str]] = set()
-    for names in _all(whole, failure):
-        guess = frozenset(names)
-        if guess and guess not in seen and len(guess) < len(whole.operators):
+    seen: set[Guess] = set()
+    for guess in (*_alone(whole, failure), *(Guess(frozenset(names)) for names in _all(whole, failure))):
+        if guess.names and guess not in seen and len(guess.names) < len(whole.operators):
             seen.add(guess)
             yield guess
+
+
+def _alone(whole: Whole, failure: Failure | None) -> Iterator[Guess]:
+    """The first of each sort by itself, in two graphs, if a wrong result names no operator."""
+    if failure is None or failure.signature.kind != "mismatched" or failure.signature.op is not None:
+        return
+    found = [name for name in _of_each_sort(whole, whole.operators) if name_of(whole.known[name]) not in _NO_WORK]
+    if len(found) > 1:
+        yield from (Guess(frozenset(found[half::2]), apart=True) for half in (0, 1))
 
 
 def _all(whole: Whole, failure: Failure | None) -> Iterator[Iterable[str]]:
@@ -144,13 +167,19 @@ def _plain(node: Node) -> str:
 def sample(whole: Whole, names: Iterable[str]) -> set[str]:
     """Of these operators, one of each sort: the first. Nothing, if that would be most of them."""
     wanted = set(names)
+    found = _of_each_sort(whole, wanted)
+    return set(found) if len(found) * _FRACTION <= len(wanted) else set()
+
+
+def _of_each_sort(whole: Whole, names: Iterable[str]) -> list[str]:
+    wanted = set(names)
     found: dict[tuple[object, ...], str] = {}
     for node in _operators(whole):
         if node.name in wanted:
             value = produced(node)
             kind = (value.dtype, len(value.size)) if isinstance(value, Fake) else ()
             found.setdefault((node.target, *kind), node.name)
-    return set(found.values()) if len(found) * _FRACTION <= len(wanted) else set()
+    return list(found.values())
 
 
 def _operators(whole: Whole) -> Iterator[Node]:

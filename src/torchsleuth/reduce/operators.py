@@ -29,10 +29,10 @@ def shortcut(problem: Problem, values: Values | None = None, failure: Failure | 
 
 def _guessed(problem: Problem, values: Values | None, failure: Failure | None) -> bool:
     whole = Whole(problem.best, values)
-    question = Operators(problem, whole, outputs=False)
-    found = [[name for name in whole.operators if name in guess] for guess in guesses(whole, failure)]
-    question.ahead(found)
-    return any(question.holds(names) for names in found)
+    of = f"of {len(whole.operators)} operators"
+    found = [(guess.of(whole), f"{len(guess.names)} {of}") for guess in guesses(whole, failure)]
+    problem.ahead(case for case, _ in found)
+    return any(problem.holds(case, words) for case, words in found)
 
 
 def fewer_operators(problem: Problem, values: Values | None = None) -> bool:
@@ -54,11 +54,11 @@ def fewer_operators(problem: Problem, values: Values | None = None) -> bool:
 class Operators:
     """Whether some of the operators of a case are enough."""
 
-    def __init__(self, problem: Problem, whole: Whole, *, outputs: bool = True) -> None:
-        """`outputs`: what is returned still is, as long as it is there."""
+    def __init__(self, problem: Problem, whole: Whole) -> None:
         self._problem = problem
         self._whole = whole
-        self._outputs = outputs
+        self._outputs = True
+        """What is returned still is, as long as it is there."""
         self._cut: dict[tuple[frozenset[str], bool], Case | None] = {}
         self._held: list[str] = list(whole.operators)
 

@@ -15,7 +15,7 @@ What the graph returned and still has is returned, and so is whatever nobody use
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from torchsleuth.case.names import DTYPE_BITS
 from torchsleuth.case.schema import (
@@ -57,6 +57,9 @@ _Type: TypeAlias = tuple[object, ...]
 
 Values: TypeAlias = Mapping[str, Recorded]
 
+_GIVEN: Final = "_given"
+"""What the result of an operator is called when it is given to another one, and computed as well."""
+
 
 class _Impossible(Exception):
     """There is no such case."""
@@ -85,6 +88,21 @@ class Whole:
             return _Cut(self, names, outputs, bypass).case()
         except _Impossible:
             return None
+
+    def apart(self, names: Set[str]) -> Case | None:
+        """The case with these operators, each by itself: it is given what eager computed, and its result is returned.
+
+        Those of which that is not known are left out. None if there is nothing left.
+        """
+        known = {name for name in names if all(map(self._is_known, refs_of(self.known[name])))}
+        try:
+            return _Apart(self, known).case()
+        except _Impossible:
+            return None
+
+    def _is_known(self, name: str) -> bool:
+        """Whether the value of a node can be given to somebody."""
+        return not is_call(self.known[name]) or (name in self.values and f"{name}{_GIVEN}" not in self.known)
 
 
 def type_of(value: Value) -> _Type | None:
@@ -165,20 +183,20 @@ class _Cut:
         if wanted is not None and wanted in found:
             self._now[node.name] = found[wanted]
 
-    def _as_input(self, node: Node) -> Value:
+    def _as_input(self, node: Node, recorded_as: str = "") -> Value:
         value = produced(node)
         if isinstance(value, (bool, int, float)):
             return value
         if not isinstance(value, (Fake, Symbolic)):
             raise _Impossible
-        given, storage = self._given(node, value)
+        given, storage = self._given(recorded_as or node.name, value)
         val, example = (_of_input(one) for one in (node.meta.val, node.meta.example))
         meta = Meta(val=val, example=example, tensor_meta=node.meta.tensor_meta, stack_trace=node.meta.stack_trace)
         self._new[node.name] = (Node(node.name, "placeholder", node.name, meta=meta), given, storage)
         return Ref(node.name)
 
-    def _given(self, node: Node, value: Fake | Symbolic) -> tuple[Value, Storage | None]:
-        recorded = self._whole.values.get(node.name)
+    def _given(self, name: str, value: Fake | Symbolic) -> tuple[Value, Storage | None]:
+        recorded = self._whole.values.get(name)
         if recorded is not None:
             given = recorded.value
             if isinstance(given, Tensor) and isinstance(value, Fake):
@@ -281,6 +299,31 @@ class _Cut:
             inputs[name] = given
             examples[name] = produced(node)
         return pruned(with_inputs(replace(case, storages=tuple(storages)), graph, inputs, examples))
+
+
+class _Apart(_Cut):
+    """One in which no operator uses the result of another."""
+
+    def __init__(self, whole: Whole, kept: Set[str]) -> None:
+        super().__init__(whole, kept, outputs=False, bypass=False)
+        self._given_now: dict[str, Value] = {}
+
+    def _keep(self, node: Node) -> None:
+        picks = node.name in self._whole.picks
+        made = node if picks else map_arguments(node, self._as_given)
+        self._used.update(refs_of(made))
+        self._nodes.append(made)
+        self._now[node.name] = Ref(node.name)
+
+    def _as_given(self, value: Value) -> Value:
+        if not isinstance(value, Ref) or not is_call(self._whole.known[value.name]):
+            return self._in_its_place(value)
+        if value.name not in self._given_now:
+            node = self._whole.known[value.name]
+            self._given_now[value.name] = self._as_input(
+                replace(node, name=f"{node.name}{_GIVEN}"), recorded_as=node.name
+            )
+        return self._given_now[value.name]
 
 
 def _of_input(value: Value) -> Value:

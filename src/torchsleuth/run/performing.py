@@ -34,7 +34,7 @@ from torchsleuth.errors import SleuthError, in_words
 from torchsleuth.outcome import Broken, Mismatched, Outcome, OutOfMemory, Passed, Stage, Unrunnable
 from torchsleuth.run import own_code
 from torchsleuth.run.checking.check import run_checked
-from torchsleuth.run.checking.isolating import guilty_op
+from torchsleuth.run.checking.isolating import guilty_op, op_at
 from torchsleuth.run.checking.reference import reference_of
 from torchsleuth.run.compiling import Compiled, Compiler
 from torchsleuth.run.observing.raising import is_out_of_memory, raised
@@ -211,7 +211,9 @@ class _Run:
         if checked.finding is None:
             return Passed(Stage.COMPARE)
         found = checked.finding
-        guilty = guilty_op(reference, checked.inputs or (), compiler.apart) if self._query.find_op else None
+        guilty = None
+        if self._query.find_op:
+            guilty = op_at(reference, found.path) or guilty_op(reference, checked.inputs or (), compiler.apart)
         return Mismatched(
             Stage.COMPARE,
             symptom=found.symptom,

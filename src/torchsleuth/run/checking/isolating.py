@@ -1,6 +1,7 @@
 """Which operator computes something wrong, by one more compilation.
 
     guilty_op(reference, inputs, compile)
+    op_at(reference, path)                  without one, if there is only one that it can be
 
 Every call of the graph is taken out of it: its operands become inputs that hold what eager computed for them, its
 result becomes an output. This graph of single calls is compiled as the whole was, and run; the first result that
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +26,7 @@ from torchsleuth.compare import Tolerance, same
 from torchsleuth.compare.clones import clone_inputs
 from torchsleuth.compare.rng import is_random_call
 from torchsleuth.compare.tree import tensors_in
+from torchsleuth.run.checking.reference import surely_writes_nothing
 from torchsleuth.run.observing.guilty import target_name
 
 log = logging.getLogger("torchsleuth.run")
@@ -33,6 +36,7 @@ Compile = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 TOGETHER: Final = "no operator alone"
 """In the place of an operator: each was tried, and each is right by itself."""
+_OUTPUT: Final = re.compile(r"output(?:\[(\d+)\]|$)")
 _MOST_NODES: Final = 300
 _MOST_BYTES: Final = 2**28
 _PLAIN: Final = (
@@ -76,6 +80,28 @@ def guilty_op(
     except Exception as error:  # noqa: BLE001
         log.debug("the operators could not be tried one by one: %s", error)
         return None
+
+
+def op_at(reference: fx.GraphModule, path: str) -> tuple[str, str | None] | None:
+    """The operator that computes this result, and its node, if it does so from inputs alone: then nobody else can be to
+    blame, and nothing has to be compiled to know."""
+    found = _OUTPUT.match(path)
+    calls = [node for node in reference.graph.nodes if node.op.startswith("call_")]
+    if found is None or (len(calls) > 1 and not surely_writes_nothing(reference)):
+        return None
+    (returned,) = reference.graph.find_nodes(op="output")
+    value: Any = returned.args[0]
+    if isinstance(value, (tuple, list)):
+        place = int(found[1] or 0)
+        value = value[place] if place < len(value) else None
+    if isinstance(value, fx.Node) and value.target is operator.getitem and isinstance(value.args[0], fx.Node):
+        value = value.args[0]
+    if not isinstance(value, fx.Node) or not value.op.startswith("call_"):
+        return None
+    if any(one.op not in ("placeholder", "get_attr") for one in value.all_input_nodes):
+        return None
+    name = target_name(value.target)
+    return None if name is None or torch_compat.is_higher_order_op(value.target) else (name, value.name)
 
 
 def _search(
