@@ -96,6 +96,13 @@ def test_a_wrong_result_of_nobody_s_is_looked_for_in_one_operator_of_each_sort_b
     assert apart("aten.sin.default") == []
 
 
+def test_only_those_that_led_to_a_wrong_result_are_suspected() -> None:
+    """Covers: U5. Others may be wrong as well, but not in the way that was recorded."""
+    case, _ = recorded(chain, torch.ones(3), torch.ones(3))
+    failure = schema.Failure(schema.Signature("mismatched", Stage.COMPARE), path="output[1]")
+    assert [sorted(one.names) for one in guesses(Whole(case), failure) if one.apart] == [["cos"], ["exp"]]
+
+
 def test_operators_apart_are_given_what_eager_computed() -> None:
     """Covers: U25. Each returns what it returns in the whole; what eager computed of nobody knows is left out."""
 

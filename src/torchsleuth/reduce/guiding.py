@@ -58,10 +58,14 @@ def guesses(whole: Whole, failure: Failure | None) -> Iterator[Guess]:
 
 
 def _alone(whole: Whole, failure: Failure | None) -> Iterator[Guess]:
-    """The first of each sort by itself, in two graphs, if a wrong result names no operator."""
+    """The first of each sort by itself, in two graphs, if a wrong result names no operator.
+
+    Of those that led to it, if that is known: others may be wrong in a way that nobody has noticed.
+    """
     if failure is None or failure.signature.kind != "mismatched" or failure.signature.op is not None:
         return
-    found = [name for name in _of_each_sort(whole, whole.operators) if name_of(whole.known[name]) not in _NO_WORK]
+    suspects = _leading_to(whole, failure.path) or whole.operators
+    found = [name for name in _of_each_sort(whole, suspects) if name_of(whole.known[name]) not in _NO_WORK]
     if len(found) > 1:
         yield from (Guess(frozenset(found[half::2]), apart=True) for half in (0, 1))
 
@@ -114,19 +118,24 @@ def _around(whole: Whole, node: str) -> Iterator[set[str]]:
 
 def _behind(whole: Whole, path: str) -> Iterator[list[str]]:
     """The operators that are closest to where results differ, of those that led to it: two, four, eight..."""
+    found = _leading_to(whole, path)
+    size = 2
+    while size < len(found) and size * _PART <= len(whole.operators):
+        yield found[:size]
+        size *= 2
+
+
+def _leading_to(whole: Whole, path: str) -> list[str]:
+    """The operators that led to a result, the closest first. None, if it is not known which."""
     start, operators = _place_of(whole.case.graph, path), set(whole.operators)
     if start is None:
-        return
+        return []
     order, at = {start: None}, {node.name: number for number, node in enumerate(whole.case.graph.nodes)}
     near = [start]
     while near:
         near = sorted({name for one in near for name in refs_of(whole.known[one])} - order.keys(), key=lambda n: -at[n])
         order.update(dict.fromkeys(near))
-    found = [name for name in order if name in operators]
-    size = 2
-    while size < len(found) and size * _PART <= len(operators):
-        yield found[:size]
-        size *= 2
+    return [name for name in order if name in operators]
 
 
 def _place_of(graph: Graph, path: str) -> str | None:
