@@ -186,6 +186,7 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "arguments": lambda: torch_compat.op_arguments(aten.add.Tensor, (), {}),
     "decomposition_table": lambda: torch_compat.decomposition(aten.gelu.default),
     "clear_inductor_caches": lambda: (torch_compat.inductor_config_patch(debug=True), torch_compat.forget_compiled()),
+    "probe_processor": torch_compat.processor_probe,
     "header_folder": lambda: torch_compat.keep_headers_in("folder"),
     "header_locks": lambda: torch_compat.keep_headers_in("folder"),
     "inductor_config_patch": lambda: torch_compat.inductor_config_patch(debug=True),
