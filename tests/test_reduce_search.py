@@ -75,6 +75,28 @@ def test_most_of_what_is_asked_was_foretold() -> None:
     assert len(question.guessed & question.known.keys()) >= 0.8 * len(question.known)
 
 
+def test_within_a_group_that_is_needed_the_next_question_is_foretold_one_ahead() -> None:
+    """Two workers are as busy as one there, and twice as fast."""
+
+    class Noting(Counting):
+        def __init__(self, holds: Callable[[frozenset[int]], bool]) -> None:
+            super().__init__(holds)
+            self.early = 0
+            self.guessed_before: set[frozenset[int]] = set()
+
+        def holds(self, things: Sequence[int]) -> bool:
+            self.early += frozenset(things) in self.guessed_before
+            return super().holds(things)
+
+        def ahead(self, guesses: Iterable[Sequence[int]]) -> None:
+            self.guessed_before = set(self.guessed)
+            super().ahead(guesses)
+
+    question = Noting(frozenset(range(700, 760)).issubset)
+    assert least(range(2000), question) == list(range(700, 760))
+    assert question.early >= 50
+
+
 @pytest.mark.parametrize("limit", [0, 1, 3, 4, 5, 7, 31, 1000])
 def test_find_integer(limit: int) -> None:
     asked = []

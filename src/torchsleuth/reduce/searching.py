@@ -44,14 +44,16 @@ def least(things: Sequence[T], question: Question[T]) -> list[T]:
     first, between, last = things[:1], things[1:-1], things[-1:]
     needed = last
     wait, pause = 0, 1
+    is_needed = False
     while between:
         # Whether these are all. In the midst of a group that is needed together it is asked less and less often.
         if wait == 0:
             if question.holds([*first, *needed]):
                 return [*first, *needed]
             wait, pause = pause, pause * 2
-        left = _fewer(first, between, needed, question)
-        wait, pause = (wait - 1, pause) if len(left) == len(between) else (0, 1)
+        left = _fewer(first, between, needed, question, is_needed)
+        is_needed = len(left) == len(between)
+        wait, pause = (wait - 1, pause) if is_needed else (0, 1)
         needed, between = [left[-1], *needed], left[:-1]
     return [*first, *needed]
 
@@ -80,8 +82,11 @@ def _bisected(most: int, part: Callable[[int], Sequence[T]], question: Question[
     return high
 
 
-def _fewer(first: list[T], between: list[T], needed: list[T], question: Question[T]) -> list[T]:
-    """What of `between` is left when as many as possible are taken from its end; the last of that is needed."""
+def _fewer(first: list[T], between: list[T], needed: list[T], question: Question[T], is_needed: bool) -> list[T]:
+    """What of `between` is left when as many as possible are taken from its end; the last of that is needed.
+
+    `is_needed`: the one after it is, so that its last may be needed, too; then the one before that is asked about next.
+    """
 
     def part(count: int) -> list[T]:
         return [*first, *between[: len(between) - count], *needed]
@@ -89,7 +94,9 @@ def _fewer(first: list[T], between: list[T], needed: list[T], question: Question
     # Neighbours are often needed together: so in steps that grow from one.
     good, step = 0, 1
     while good + step < len(between):
-        question.ahead(part(count) for count in (good + step, good + 3 * step) if count < len(between))
+        further = part(good + 3 * step) if good + 3 * step < len(between) else []
+        next_one = [*first, *between[:-2], between[-1], *needed]
+        question.ahead(one for one in (part(good + step), next_one if is_needed and not good else further) if one)
         if not question.holds(part(good + step)):
             break
         good += step
