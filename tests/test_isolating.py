@@ -133,21 +133,41 @@ def test_inductor_s_planted_bug_is_found_in_a_graph_of_aot_s() -> None:
     assert found == ("aten.log1p.default", "log1p_default")
 
 
-def test_what_is_computed_from_inputs_alone_is_to_blame_for_itself() -> None:
+def test_what_has_nothing_to_do_with_others_is_to_blame_for_itself() -> None:
     """Nothing has to be compiled to know that."""
 
-    def f(x: torch.Tensor) -> Any:
-        values, _ = aten.max.dim(x, 0)
-        return aten.relu.default(x), values, aten.neg.default(aten.sin.default(x)), x
+    def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+        values, _ = aten.max.dim(y, 0)
+        return aten.relu.default(x), values, aten.neg.default(aten.sin.default(z)), x
 
     graph = graph_of(f)
     assert op_at(graph, "output[0]") == ("aten.relu.default", "relu_default")
     assert op_at(graph, "output[1]") == ("aten.max.dim", "max_dim")
-    for path in ("output[2]", "output[3]", "output[4]", "inputs[0]", "", "output.logits"):
+    for path in ("output", "output[2]", "output[3]", "output[4]", "inputs[0]", "", "output.logits"):
         assert op_at(graph, path) is None
 
 
-def test_one_that_somebody_else_may_write_to_is_not() -> None:
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (aten.relu.default(x), aten.exp.default(x)),  # one kernel may compute both
+        lambda x: (operator.add(x, 1)[1], x),
+        lambda x: (operator.add(x, 1)[x > 0], 1),
+        lambda x: (x.sin(), x),
+    ],
+)
+def test_of_what_shares_anything_it_cannot_be_told_without_compiling(function: Callable[..., Any]) -> None:
+    graph = graph_of(function)
+    (name, *_) = [node.name for node in graph.graph.nodes if node.op.startswith("call_")]
+    expected = ("sin", name) if name == "sin" else None  # it is the only one
+    assert op_at(graph, "output[0]") == expected
+
+
+def test_modules_are_no_operators() -> None:
+    assert op_at(graph_of(torch.nn.Sequential(torch.nn.Linear(2, 2))), "output") is None
+
+
+def test_one_that_somebody_else_may_write_to_is_not_told() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y = aten.sin.default(x)
         aten.add_.Tensor(y, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from minify_samples import FAILURE, LOWERING, long_case, longer_one, targets
 from torchsleuth.case import schema
@@ -285,3 +286,23 @@ def test_going_on_asks_nothing_twice(tmp_path: Path) -> None:
     assert result.after == other.after
     asked = [size_of(query.case).digest for query in runner.queries if not query.record]
     assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("op", [None, "aten.relu.default"])
+def test_an_overload_of_the_guilty_operator_is_no_other_failure(tmp_path: Path, op: str | None) -> None:
+    """Covers: U5. `relu_` beside `relu`, `sum` of all beside `sum` of a dimension: it is the same bug."""
+
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu_(torch.sin(x @ w)).sum() + torch.relu(torch.cos(x)).sum(0).sum() + b.sum()
+
+    def answer(query: Query) -> Outcome:
+        if query.record:
+            return Unrunnable(reason="nothing is recorded here")
+        found = {name for name in targets(query.case) if name.startswith("relu")}
+        return wrong(Symptom.VALUE, op) if found else PASSED
+
+    store = Store.open(tmp_path / "store")
+    found = long_case(store, mismatch(Symptom.VALUE), program=program)
+    result = minify(found, runner=Scripted(answer), store=store, run_script=as_expected)
+    assert len(targets(result.after)) == 1
+    assert result.others == ()

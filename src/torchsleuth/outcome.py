@@ -150,9 +150,10 @@ class Mismatched(_Run):
 
     @property
     def readings(self) -> tuple[Mismatched, ...]:
-        """This, and the same as whoever had looked elsewhere first would tell it."""
+        """This, and the same as whoever had looked elsewhere first would tell it: who is to blame there is unknown."""
         others = (one.partition(AT) for one in self.also)
-        return self, *(replace(self, symptom=Symptom(how), path=path, also=()) for how, _, path in others)
+        plain = replace(self, op=None, node=None, also=())
+        return self, *(replace(plain, symptom=Symptom(how), path=path) for how, _, path in others)
 
     def describe(self) -> str:
         return f"mismatched: {self.symptom} at {self.path or 'the result'}"

@@ -20,9 +20,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from torchsleuth.case.schema import Case, Failure
+from torchsleuth.case.schema import Case, Failure, Graph, Node
 from torchsleuth.case.script import expected
-from torchsleuth.case.signatures import ORIGIN, Match
+from torchsleuth.case.signatures import ORIGIN, Match, operator_name
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.errors import DoesNotFail, SleuthError
@@ -30,11 +30,11 @@ from torchsleuth.outcome import Passed, Stage, is_failure
 from torchsleuth.reduce.delivering import Delivering
 from torchsleuth.reduce.events import Ended, Entered, Event, Improved, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
-from torchsleuth.reduce.graphs import operators, replace
+from torchsleuth.reduce.graphs import operators, refs_of, replace
 from torchsleuth.reduce.guiding import sample
 from torchsleuth.reduce.legality import legal
 from torchsleuth.reduce.operators import shortcut
-from torchsleuth.reduce.order import Size, size_of
+from torchsleuth.reduce.order import Size, graphs_in, size_of
 from torchsleuth.reduce.patches import Material
 from torchsleuth.reduce.places import Place
 from torchsleuth.reduce.problem import Budget, Problem, Spent, Stopped
@@ -161,6 +161,14 @@ def _incomplete(problem: Problem, failed: Sequence[str]) -> str:
     if problem.unanswered:
         return f"torchsleuth itself could not answer {problem.unanswered} of its questions"
     return ""
+
+
+def _names_in(node: Node, graph: Graph) -> set[str]:
+    """What a call calls, in graphs that are nested in it as well."""
+    nested = {entry.name: entry.value for entry in graph.attributes if isinstance(entry.value, Graph)}
+    used = {one.target for one in graph.nodes if one.op == "get_attr" and one.name in set(refs_of(node))}
+    inner = (one for name in used & nested.keys() for body in graphs_in(nested[name]) for one in operators(body))
+    return {operator_name(one.target) for one in (node, *inner)}
 
 
 class _Reducing:
@@ -381,9 +389,9 @@ class _Reducing:
         """
         if self._oracle is not None or self._terms.budget != Budget():
             return None
-        blamed = {node.target for node in operators(problem.best.graph)}
+        blamed = {operator_name(node.target) for graph in graphs_in(problem.best.graph) for node in operators(graph)}
         whole = Whole(problem.original)
-        rest = {name for name in whole.operators if whole.known[name].target not in blamed}
+        rest = {name for name in whole.operators if not blamed & _names_in(whole.known[name], problem.original.graph)}
         if len(rest) > _MANY:
             rest = sample(whole, rest) or rest
         case = whole.only(rest, outputs=False)
@@ -394,7 +402,9 @@ class _Reducing:
         """If it computes something wrong as well, that is another failure, though nobody may know its operator."""
         answer = problem.answer(rest, "what else is wrong")
         failure = answer.failure
-        if answer.verdict is Verdict.SAME and failure is not None and failure.signature.kind == "mismatched":
+        if answer.verdict is not Verdict.SAME or failure is None or failure.signature.kind != "mismatched":
+            return
+        if failure.signature.op in (None, TOGETHER):
             problem.meet(rest, answer)
 
     @staticmethod

@@ -92,8 +92,10 @@ class Whole:
     def apart(self, names: Set[str]) -> Case | None:
         """The case with these operators, each by itself: it is given what eager computed, and its result is returned.
 
-        Those of which that is not known are left out. None if there is nothing left.
+        Those of which that is not known are left out. None if there is nothing left, or if sizes depend on values.
         """
+        if not all(symbol.backed for symbol in self.case.symbols.symbols):
+            return None
         known = {name for name in names if all(map(self._is_known, refs_of(self.known[name])))}
         try:
             return _Apart(self, known).case()
@@ -102,7 +104,11 @@ class Whole:
 
     def _is_known(self, name: str) -> bool:
         """Whether the value of a node can be given to somebody."""
-        return not is_call(self.known[name]) or (name in self.values and f"{name}{_GIVEN}" not in self.known)
+        node = self.known[name]
+        if not is_call(node):
+            return True
+        has_type = isinstance(produced(node), (Fake, Symbolic, bool, int, float))
+        return has_type and name in self.values and f"{name}{_GIVEN}" not in self.known
 
 
 def type_of(value: Value) -> _Type | None:

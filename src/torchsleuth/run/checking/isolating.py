@@ -83,25 +83,44 @@ def guilty_op(
 
 
 def op_at(reference: fx.GraphModule, path: str) -> tuple[str, str | None] | None:
-    """The operator that computes this result, and its node, if it does so from inputs alone: then nobody else can be to
-    blame, and nothing has to be compiled to know."""
-    found = _OUTPUT.match(path)
-    calls = [node for node in reference.graph.nodes if node.op.startswith("call_")]
-    if found is None or (len(calls) > 1 and not surely_writes_nothing(reference)):
+    """The operator that computes this result, and its node, if it has nothing to do with any other.
+
+    Then nobody else can be to blame, and nothing has to be compiled to know.
+    """
+    calls = [node for node in reference.graph.nodes if node.op.startswith("call_") and not _picks(node)]
+    node = _node_at(reference, path)
+    if node is None or node not in calls or (len(calls) > 1 and not surely_writes_nothing(reference)):
         return None
+    if node.op == "call_module" or torch_compat.is_higher_order_op(node.target):
+        return None
+    returned = reference.graph.find_nodes(op="output")
+    for given in node.all_input_nodes:
+        if given.op not in ("placeholder", "get_attr") or not given.users.keys() <= {node, *returned}:
+            return None
+    name = target_name(node.target)
+    return None if name is None else (name, node.name)
+
+
+def _node_at(reference: fx.GraphModule, path: str) -> fx.Node | None:
+    """The call whose result this is; of one that has several results, the call itself."""
+    found = _OUTPUT.match(path)
     (returned,) = reference.graph.find_nodes(op="output")
     value: Any = returned.args[0]
+    if found is None or isinstance(value, (tuple, list)) is (found[1] is None):
+        return None
     if isinstance(value, (tuple, list)):
-        place = int(found[1] or 0)
+        place = int(found[1])
         value = value[place] if place < len(value) else None
-    if isinstance(value, fx.Node) and value.target is operator.getitem and isinstance(value.args[0], fx.Node):
-        value = value.args[0]
-    if not isinstance(value, fx.Node) or not value.op.startswith("call_"):
+    if not isinstance(value, fx.Node):
         return None
-    if any(one.op not in ("placeholder", "get_attr") for one in value.all_input_nodes):
-        return None
-    name = target_name(value.target)
-    return None if name is None or torch_compat.is_higher_order_op(value.target) else (name, value.name)
+    return value.all_input_nodes[0] if _picks(value) else value
+
+
+def _picks(node: fx.Node) -> bool:
+    """Whether it only picks one of several results."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], fx.Node):
+        return False
+    return isinstance(node.args[1], int) and torch_compat.is_op_overload(node.args[0].target)
 
 
 def _search(
