@@ -126,7 +126,7 @@ def _behind(whole: Whole, path: str) -> Iterator[list[str]]:
 
 
 def _leading_to(whole: Whole, path: str) -> list[str]:
-    """The operators that led to a result, the closest first. None, if it is not known which."""
+    """The operators that led to a result, the closest first; none of them, if it is not known which that is."""
     start, operators = _place_of(whole.case.graph, path), set(whole.operators)
     if start is None:
         return []
