@@ -54,6 +54,7 @@ from torch import fx
 from torch._inductor import config as inductor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from _ours import Ours
 from torchsleuth.case import schema
 from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.recording import Recording, Where
@@ -61,13 +62,10 @@ from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Store
 from torchsleuth.case.surroundings.state import restored
 from torchsleuth.config import After
-from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Mismatched, Raised
-from torchsleuth.reduce.events import Answered, Began, Entered, Event, Improved
-from torchsleuth.reduce.minifying import Terms, minify
 from torchsleuth.reduce.order import size_of
 from torchsleuth.run.observing.signatures import failure_of
-from torchsleuth.run.query import Query, Runner
+from torchsleuth.run.query import Query
 from torchsleuth.run.runners.warm import Warm
 
 BUG = "cpp.inject_relu_bug_TESTING_ONLY"
@@ -227,62 +225,6 @@ def recorded(names: Sequence[str], store: Store) -> Iterator[tuple[str, Found]]:
 # ---- ours --------------------------------------------------------------------------------------------------
 
 
-class Trail:
-    """How small it was, and when."""
-
-    def __init__(self, began: float, *, aloud: bool) -> None:
-        self.steps: list[tuple[float, int]] = []
-        """Seconds, operators."""
-        self._began = began
-        self._aloud = aloud
-        self._entered = ""
-
-    @property
-    def seconds(self) -> float:
-        return time.time() - self._began
-
-    def __call__(self, event: Event) -> None:
-        if self._aloud:
-            self._tell(event)
-        if isinstance(event, (Began, Improved)):
-            self.steps.append((self.seconds, event.size.operators))
-
-    def _tell(self, event: Event) -> None:
-        match event:
-            case Entered():
-                self._entered = event.words
-                return
-            case Answered() if event.asked:
-                words = f"{event.answer.verdict}: {event.words}"
-            case Improved():
-                words = f"now {event.size.in_words}"
-            case _:
-                return
-        print(f"{self.seconds:8.1f} s  {self._entered}: {words}", file=sys.stderr, flush=True)
-
-
-class Ours(msgspec.Struct):
-    """What became of ours."""
-
-    steps: list[tuple[float, int]]
-    seconds: float
-    queries: int
-    operators: int
-    elements: int
-    inputs: str
-    """Where the inputs of the script are."""
-    verified: bool
-
-    def until(self, operators: int) -> float | None:
-        """Seconds until there were no more operators than these."""
-        return next((seconds for seconds, count in self.steps if count <= operators), None)
-
-    def cells(self) -> list[str]:
-        verified = "yes" if self.verified else "no"
-        row = f"{self.seconds:.1f}", self.queries, self.operators, self.elements, self.inputs, verified
-        return [str(cell) for cell in row]
-
-
 OURS = """
 import json, sys
 words = json.loads(sys.argv[1])
@@ -290,7 +232,7 @@ from torchsleuth.run.runners.warm import Warm
 with Warm() as runner:
     runner.start()  # as the command does: workers start while this process imports torch
     sys.path.insert(0, words[0])
-    from reduce_inductor import be_ours
+    from _ours import be_ours
     be_ours(runner, *words[1:])
 """
 
@@ -302,22 +244,6 @@ def ours_on(found: Found, folder: Path, *, aloud: bool) -> Ours | str:
     words = [str(Path(__file__).resolve().parent), time.time(), str(folder / STORE), found.id, str(told), aloud]
     done = subprocess.run([sys.executable, "-c", OURS, json.dumps(words)], cwd=folder, check=False)
     return msgspec.json.decode(told.read_bytes(), type=Ours | str) if told.exists() else f"exit {done.returncode}"
-
-
-def be_ours(runner: Runner, began: float, store: str, name: str, told: str, aloud: bool) -> None:
-    """In the process of ours."""
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    trail, home = Trail(began, aloud=aloud), Store.open(store)
-    try:
-        reduction = minify(home.find(name), store=home, runner=runner, terms=Terms(again=True), observers=[trail])
-        delivery, size = reduction.delivery, reduction.size
-        inputs = "–" if delivery is None else delivery.inputs
-        made = (reduction.spent.queries, size.operators, size.elements, inputs, reduction.is_verified)
-        ours: Ours | str = reduction.why or Ours(trail.steps, trail.seconds, *made)
-    except SleuthError as error:
-        ours = str(error)
-    Path(told).write_bytes(msgspec.json.encode(ours))
 
 
 # ---- the peer ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import pytest
 import torch
 
 from hostile import folder_of, processes_of, query, soon
+from torchsleuth import torch_compat
 from torchsleuth.case import schema
 from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import (
@@ -38,7 +40,7 @@ from torchsleuth.outcome import (
 from torchsleuth.run import memory
 from torchsleuth.run.printed import MOST
 from torchsleuth.run.query import Query
-from torchsleuth.run.runners import folders, processes, wire
+from torchsleuth.run.runners import folders, processes, template, wire
 from torchsleuth.run.runners.deadlines import LONGEST, SHORTEST, Deadlines
 from torchsleuth.run.runners.fresh import Fresh
 from torchsleuth.run.runners.in_process import InProcess
@@ -249,16 +251,16 @@ def test_whole_headers_and_probes_are_lent_and_given_back(tmp_path: Path, monkey
     (headers / "a.h.gch").write_text("compiled")
     (headers / "half.h").write_text("text")
     (cache / "xx").mkdir()
-    for name in ("probe.cpp", "probe.so", "kernel.main.cpp", "kernel.main.so", "half.cpp"):
+    for name in ("probe.cpp", "probe.so", "probe.so.loads-1", "kernel.main.cpp", "kernel.main.so", "half.cpp"):
         (cache / "xx" / name).write_text(name)
     (Path(variables["TMPDIR"]) / "rubbish").write_text("")
     folders.empty(first)
-    assert sorted(path.name for path in cache.rglob("*")) == ["probe.cpp", "probe.so", "xx"]
+    assert sorted(path.name for path in cache.rglob("*")) == ["probe.cpp", "probe.so", "probe.so.loads-1", "xx"]
     folders.give_back(first)
     folders.remove(first)
     folders.make(second)
     lent = {str(path.relative_to(second)) for path in Path(second).rglob("*") if path.is_file()}
-    assert {Path(path).name for path in lent} == {"a.h", "a.h.gch", "probe.cpp", "probe.so"}
+    assert {Path(path).name for path in lent} == {"a.h", "a.h.gch", "probe.cpp", "probe.so", "probe.so.loads-1"}
     assert (folders.headers_in(second) / "a.h.gch").read_text() == "compiled"
 
 
@@ -531,3 +533,42 @@ def test_all_children_and_their_children_are_found() -> None:
     processes.kill_all_of(child)
     os.waitpid(child, 0)
     assert soon(lambda: not os.path.exists(f"/proc/{grandchild}") or processes.resident(grandchild) == 0)
+
+
+WARMING = """
+import os
+from torchsleuth.run.runners import template
+print([template.warm_up(compile) for compile in (template._compile_graph, template._compile_program)], flush=True)
+os._exit(0)  # as a template ends
+"""
+
+
+@pytest.mark.inductor
+def test_nothing_goes_wrong_while_a_template_warms_up() -> None:
+    """What fails there is only printed, since the queries will say it: nobody else would notice."""
+    environ = {**os.environ, **template.VARIABLES}
+    said = subprocess.run([sys.executable, "-c", WARMING], env=environ, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["['', '']"]
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.inductor
+def test_a_probe_that_was_loaded_is_not_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what did load is noted, and a note is good for the machine as it was started."""
+    tried: list[str] = []
+
+    def probe(_feature: Any, library: str) -> bool:
+        tried.append(library)
+        return library.endswith("good.so")
+
+    feature: Any = torch_compat.names.resolve("processor_feature")
+    monkeypatch.setattr(feature, "_probe_load", probe)
+    torch_compat.processor_probe(".loads-")
+    good, bad = str(tmp_path / "good.so"), str(tmp_path / "bad.so")
+    assert [feature()._probe_load(one) for one in (good, good, bad, bad)] == [True, True, False, False]
+    assert tried == [good, bad, bad]
+    (note,) = tmp_path.iterdir()
+    assert note.name.startswith("good.so.loads-")
+    note.rename(tmp_path / "good.so.loads-of-another-start")
+    assert feature()._probe_load(good)
+    assert tried.count(good) == 2

@@ -6,6 +6,7 @@ by one, until none can be left out by itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from torchsleuth.case.schema import Case, Failure
@@ -30,9 +31,10 @@ def shortcut(problem: Problem, values: Values | None = None, failure: Failure | 
 def _guessed(problem: Problem, values: Values | None, failure: Failure | None) -> bool:
     whole = Whole(problem.best, values)
     of = f"of {len(whole.operators)} operators"
-    found = [(guess.of(whole), f"{len(guess.names)} {of}") for guess in guesses(whole, failure)]
-    problem.ahead(case for case, _ in found)
-    return any(problem.holds(case, words) for case, words in found)
+    cut = functools.cache(lambda guess: guess.of(whole))
+    found = list(guesses(whole, failure))
+    problem.ahead(map(cut, found))
+    return any(problem.holds(cut(guess), f"{len(guess.names)} {of}") for guess in found)
 
 
 def fewer_operators(problem: Problem, values: Values | None = None) -> bool:

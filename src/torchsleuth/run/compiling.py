@@ -90,7 +90,7 @@ class Compiler:
             compile = partial(self._backend(), gm, _known(mode, inputs, fakes))
 
         def run(_kept: Sequence[Any] = fakes) -> Compiled:  # the mode knows them for as long as they live
-            with _really_compiled(), torch_compat.tracing(mode, case.origin.aot_name, case.compiler.donated):
+            with really_compiled(), torch_compat.tracing(mode, case.origin.aot_name, case.compiler.donated):
                 function = compile()
             return Compiled(function, of_aot and bool(getattr(function, "_boxed_call", False)))
 
@@ -102,8 +102,12 @@ class Compiler:
             return gm
         mode = torch_compat.fake_mode(None)
         fakes = [torch_compat.as_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in inputs]
-        with _really_compiled(), torch_compat.tracing(mode):
-            function: Callable[..., Any] = self._backend()(gm, _known(mode, inputs, fakes))
+        function: Callable[..., Any]
+        with really_compiled(), torch_compat.tracing(mode):
+            if self.case.compiler.after is After.AOT and self.backend == "inductor":
+                function = torch_compat.inductor_compiler()(gm, fakes)
+                return lambda *given: function(list(given))
+            function = self._backend()(gm, _known(mode, inputs, fakes))
             return function
 
     def _backend(self) -> Callable[..., Any]:
@@ -153,7 +157,7 @@ def _known(mode: Any, inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
 
 
 @contextmanager
-def _really_compiled() -> Iterator[None]:
+def really_compiled() -> Iterator[None]:
     """Inside, nobody takes a compiled graph out of a cache."""
     with ExitStack() as stack:
         for module, wanted in _CACHES.items():

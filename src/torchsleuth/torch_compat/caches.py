@@ -6,7 +6,9 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
 from torchsleuth.torch_compat.names import NAMES, resolve
 
@@ -32,12 +34,37 @@ def import_inductor() -> None:
     resolve("inductor_main")
 
 
-def processor_probe() -> Callable[[], object]:
+def processor_probe(note: str) -> Callable[[], object]:
     """How Inductor finds out what the processor can do, which it does once in a process, by means of others.
 
-    What it needs for that is imported now, so that it may be called beside an import of more.
+    What it needs for that is imported now, so that it may be called beside an import of more. That a library can be
+    loaded on this machine is noted in a file beside it (its name, `note`, and which start of the machine it was), and
+    not tried again until the machine is started anew.
     """
     resolve("header_folder")
     importlib.import_module("torch.utils.cpp_extension")
+    feature, start = resolve("processor_feature"), _start_of_machine()
+    tried: Callable[[Any, str], bool] | None = getattr(feature, "_probe_load", None)
+    if tried is not None and start:
+
+        def loads(self: Any, library: str) -> bool:
+            noted = Path(f"{library}{note}{start}")
+            if noted.exists():
+                return True
+            found = tried(self, library)
+            if found:
+                with suppress(OSError):
+                    noted.touch()
+            return found
+
+        feature._probe_load = loads
     probe: Callable[[], object] = resolve("probe_processor")
     return probe
+
+
+def _start_of_machine() -> str:
+    """What tells this start of this machine from any other; "" where nobody knows."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

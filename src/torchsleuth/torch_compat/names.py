@@ -236,6 +236,11 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "pick_vec_isa",
             "starting workers fast",
         ),
+        "processor_feature": PrivateName(
+            "torch._inductor.cpu_vec_isa",
+            "VecISA",
+            "starting workers fast",
+        ),
         "header_folder": PrivateName(
             "torch._inductor.codecache",
             "_HEADER_DIR",

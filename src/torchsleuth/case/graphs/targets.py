@@ -114,7 +114,7 @@ def resolve(name: str, *, file: str = "", field: str = "") -> Callable[..., Any]
         raise _unknown(name, "it is not a dotted name", file, field)
     if name.startswith("torch.ops."):
         return _operator(name, file, field)
-    found = _table().get(name)
+    found = _of_python().get(name) or _table().get(name)
     if found is not None:
         return found
     if name.split(".")[0] in _TORCHS_MODULES:
@@ -248,7 +248,18 @@ def is_custom(name: str) -> bool:
 
 @functools.cache
 def _table() -> Mapping[str, Callable[..., Any]]:
-    return dict(_entries())
+    return {**_of_python(), **dict(_of_torch())}
+
+
+@functools.cache
+def _of_python() -> Mapping[str, Callable[..., Any]]:
+    """The part that is at hand. A graph after AOT calls nothing else but operators, and the rest takes long to load."""
+    found: dict[str, Callable[..., Any]] = {f"builtins.{name}": getattr(builtins, name) for name in sorted(BUILTINS)}
+    for home, left_out in ((operator, _NOT_FROM_OPERATOR), (math, _NOT_FROM_MATH)):
+        for name, function in vars(home).items():
+            if callable(function) and not name.startswith("_") and name not in left_out:
+                found[f"{home.__name__}.{name}"] = function
+    return found
 
 
 @functools.cache
@@ -273,15 +284,7 @@ def _name_in_table(function: Any) -> str | None:
     return next(iter(own or known), None)
 
 
-def _entries() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for name in sorted(BUILTINS):
-        yield f"builtins.{name}", getattr(builtins, name)
-    for name, function in vars(operator).items():
-        if callable(function) and not name.startswith("_") and name not in _NOT_FROM_OPERATOR:
-            yield f"operator.{name}", function
-    for name, function in vars(math).items():
-        if callable(function) and not name.startswith("_") and name not in _NOT_FROM_MATH:
-            yield f"math.{name}", function
+def _of_torch() -> Iterator[tuple[str, Callable[..., Any]]]:
     overridable = {id(function) for function in torch.overrides.get_testing_overrides()}
     for name, function in vars(torch).items():
         if id(function) in overridable and not name.startswith("__"):

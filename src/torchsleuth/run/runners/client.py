@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchsleuth.case.surroundings import environment
+from torchsleuth.config import After
 from torchsleuth.errors import SleuthError, in_words
 from torchsleuth.outcome import Broken, Outcome, Stage, from_data
 from torchsleuth.run.query import Closing, Progress, Query, to_bytes
@@ -139,6 +140,7 @@ class Served(Closing):
                 query.memory,
                 told is not None,
                 _variables(query),
+                _needs_whole(query),
             )
             link = self._connected()
             self._owed[ask.id] = owed = _Owed(ask, future, told, is_sent=not self._suspects)
@@ -248,6 +250,13 @@ def _variables(query: Query) -> dict[str, str]:
             return environment.for_child(query.case.state.environment, {})
         except SleuthError:
             return {}
+
+
+def _needs_whole(query: Query) -> bool:
+    """Whether more of torch.compile takes part than Inductor's compiler of graphs after AOT."""
+    compiler = query.case.compiler
+    is_inductor = (query.compiler or compiler.backend) == "inductor"
+    return not query.record and not (is_inductor and compiler.after is After.AOT)
 
 
 def _check(is_fine: bool, name: str, value: object, why: str) -> None:

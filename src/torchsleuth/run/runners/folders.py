@@ -23,6 +23,8 @@ _HEADERS: Final = "precompiled_headers"
 _PROBES: Final = "sleuth_probes"
 _KERNELS: Final = "sleuth_kernels"
 _WHOLE: Final = (".gch", ".pch")
+LOADS: Final = ".loads-"
+"""Stands in the name of a note that a library can be loaded, after the name of the library."""
 
 
 def current() -> str | None:
@@ -110,8 +112,10 @@ def _headers(folder: Path) -> Iterator[tuple[Path, ...]]:
 
 
 def _probes(folder: Path) -> Iterator[tuple[Path, ...]]:
-    """Libraries that are no kernels."""
-    return (pair for pair in _libraries(folder) if not _is_kernel(pair[-1]))
+    """Libraries that are no kernels, and notes that they can be loaded."""
+    for text, library in _libraries(folder):
+        if not _is_kernel(library):
+            yield text, library, *sorted(library.parent.glob(f"{library.name}{LOADS}*"))
 
 
 def _kernels(folder: Path) -> Iterator[tuple[Path, ...]]:
@@ -123,7 +127,7 @@ def _is_kernel(library: Path) -> bool:
     return "." in library.stem
 
 
-def _libraries(folder: Path) -> Iterator[tuple[Path, ...]]:
+def _libraries(folder: Path) -> Iterator[tuple[Path, Path]]:
     """Libraries in a cache of Inductor's: the text, and what was made of it."""
     for part in _entries(folder):
         for path in _entries(part) if len(part.name) == 2 else ():
@@ -136,7 +140,7 @@ def _link(found: Iterator[tuple[Path, ...]], target: Path) -> None:
     for pair in found:
         with contextlib.suppress(OSError):  # the file system has no links, or no room: it is made anew
             for path in pair:
-                inner = target / path.parent.name if path.suffix in (".so", ".cpp") else target
+                inner = target if pair[-1].suffix in _WHOLE else target / path.parent.name
                 inner.mkdir(parents=True, exist_ok=True)
                 if not (inner / path.name).exists():
                     os.link(path, inner / path.name)

@@ -82,12 +82,11 @@ class Maker:
         if template is None:
             return
         template.read()
-        if template.warmed is not None and not self.how:
+        if template.warmed is not None and template.warmed.unsafe:
+            self._spawn(template.warmed.unsafe)
+        elif template.warmed is not None and not self.how:
             folders.give_back(template.folder, kernels=True)
-            if template.warmed.unsafe:
-                self._spawn(template.warmed.unsafe)
-            else:
-                self.how = "fork"
+            self.how = "fork"
         elif template.has_died or (template.warmed is None and time.monotonic() - template.started > START):
             said = template.last_words()
             template.end()
@@ -105,9 +104,10 @@ class Maker:
             if self._failures >= _MOST_FAILURES:
                 self._spawn("forked workers do not start")
 
-    def make(self, given: Mapping[str, str]) -> Worker:
+    def make(self, given: Mapping[str, str], *, whole: bool = True) -> Worker:
         """A worker, which will say when it is ready. One that is a new interpreter has the variables that are given,
-        and none of ours that a case would have. An OSError says what there is too little of."""
+        and none of ours that a case would have. `whole`: it will need all of torch.compile. An OSError says what there
+        is too little of."""
         with contextlib.ExitStack() as made:
             folder = os.path.join(self._begin.folder, f"worker-{next(self._numbers)}")
             made.callback(folders.remove, folder)
@@ -115,19 +115,19 @@ class Maker:
             files = Files()
             made.callback(files.close_ours)
             try:
-                process = self._process(files, folder, variables, given)
+                process = self._process(files, folder, variables, given, whole)
             finally:
                 files.close_worker_s()
             made.pop_all()
         return Worker(files, folder, process, None if process is None else given)
 
     def _process(
-        self, files: Files, folder: str, variables: Mapping[str, str], given: Mapping[str, str]
+        self, files: Files, folder: str, variables: Mapping[str, str], given: Mapping[str, str], whole: bool
     ) -> subprocess.Popen[bytes] | None:
         """None if it is forked."""
         if self._template is not None:
             usual = {name: os.environ.get(name) for name in VARIABLES}
-            self._template.cast(wire.Cast(os.getpid(), folder, {**usual, **variables}), files.of_worker())
+            self._template.cast(wire.Cast(os.getpid(), folder, {**usual, **variables}, whole), files.of_worker())
             return None
         fds = files.of_worker()
         return start(

@@ -226,7 +226,7 @@ class Server:
                     continue
                 self._retire(useless, headers=True)
             try:
-                self._workers.append(self._maker.make(waiting.ask.variables))
+                self._workers.append(self._maker.make(waiting.ask.variables, whole=waiting.ask.whole))
                 starting += 1
             except OSError as error:
                 held.pop()

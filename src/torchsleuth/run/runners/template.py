@@ -4,6 +4,9 @@ A forked process has one thread, whatever its parent had, so a template must not
 an accelerator's driver would never answer in the worker. It works on one thread while it warms up, and counts them.
 Workers have as many as usual again.
 
+It begins with what Inductor does with a graph after AOT. The rest of torch.compile (Dynamo, AOTAutograd, patterns of
+joint graphs) follows when a worker is wanted for a query that needs it.
+
 A worker is forked twice, so that it becomes the server's child (who adopts orphans) and the server learns how it ends.
 """
 
@@ -11,7 +14,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import functools
 import gc
 import json
 import os
@@ -21,9 +23,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from torchsleuth.run.runners import folders, processes, wire, worker
+
+if TYPE_CHECKING:
+    import torch
 
 _FILES: Final = 6
 VARIABLES: Final = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -36,34 +41,40 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     server, fd = json.loads((arguments or sys.argv[1:])[0])
     processes.die_with(server)
     sock = socket.socket(fileno=fd)
-    unsafe = warm_up()
+    unsafe = warm_up(_compile_graph)
     sock.sendall(wire.encoded(wire.Warmed(unsafe)))
     incoming = wire.Incoming()
+    is_whole = False
     while True:
         data, fds = _receive(sock)
         if not data:
             os._exit(0)
         for message in incoming.add(data):
-            if isinstance(message, wire.Cast):
-                _cast(message, fds, sock)
+            if not isinstance(message, wire.Cast):
+                continue
+            if message.whole and not is_whole:
+                is_whole = True
+                if unsafe := warm_up(_compile_program):
+                    sock.sendall(wire.encoded(wire.Warmed(unsafe)))
+                    os._exit(0)
+            _cast(message, fds, sock)
 
 
-def warm_up() -> str:
+def warm_up(compile: Callable[[], None]) -> str:
     """Do once what every worker would have to do. Returns why no worker may be forked off us, if that is so."""
     gc.disable()  # next to nothing of what is made here is ever garbage
     import torch
 
+    global _usual_threads
     _no_threads_of_progress_bars()
-    usual = torch.get_num_threads()
+    _usual_threads = _usual_threads or torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        _compile_one()
+        compile()
     except Exception:  # noqa: BLE001 - the queries will say what is wrong with the compiler
         traceback.print_exc()
     _imported()
     torch.compiler.reset()
-    global _usual_threads
-    _usual_threads = usual
     gc.freeze()
     gc.enable()
     for name in _ACCELERATORS:
@@ -74,22 +85,42 @@ def warm_up() -> str:
     return ""
 
 
-_usual_threads = 1
+_usual_threads = 0
 
 
-def _compile_one() -> None:
+def _program(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor]:
+    return ((x @ weight).relu().sum() + x.sin().mean(),)
+
+
+def _compile_graph() -> None:
+    """A graph as Inductor gets it from AOTAutograd: what most queries are about."""
     import torch
 
     from torchsleuth import torch_compat
 
-    def program(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x @ weight).sum() + torch.sin(x).mean()
-
-    x, weight = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    x, weight = torch.ones(4, 4), torch.ones(4, 4)
     with _processor_probed() as probed:
         torch_compat.import_inductor()
-        with torch_compat.aot_compilers_wrapped(lambda compiler, _: _after(probed, compiler)):
-            torch.compile(program)(x, weight)  # not backward, for which torch would start a thread
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        from torchsleuth.run.compiling import really_compiled
+
+        gm = make_fx(_program, tracing_mode="fake")(x, weight)
+        fakes = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+        probed()
+        with torch.no_grad(), really_compiled(), torch_compat.tracing(fakes[0].fake_mode):
+            torch_compat.inductor_compiler()(gm, fakes)([x, weight])
+
+
+def _compile_program() -> None:
+    """A program, by all of torch.compile."""
+    import torch
+
+    from torchsleuth.run.compiling import really_compiled
+
+    x, weight = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    with really_compiled():
+        torch.compile(_program)(x, weight)  # not backward, for which torch would start a thread
 
 
 @contextlib.contextmanager
@@ -98,21 +129,12 @@ def _processor_probed() -> Iterator[Callable[[], None]]:
     until it needs to know; yields how to wait for it."""
     from torchsleuth import torch_compat
 
-    probing = threading.Thread(target=torch_compat.processor_probe())
+    probing = threading.Thread(target=torch_compat.processor_probe(folders.LOADS))
     probing.start()
     try:
         yield probing.join
     finally:
         probing.join()
-
-
-def _after(wait: Callable[[], None], compiler: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(compiler)
-    def waited(*args: Any, **kwargs: Any) -> Any:
-        wait()
-        return compiler(*args, **kwargs)
-
-    return waited
 
 
 def _imported() -> None:

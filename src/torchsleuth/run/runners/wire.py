@@ -47,6 +47,8 @@ class Ask(msgspec.Struct, tag=True, frozen=True):
     """Somebody wants to be told how it goes."""
     variables: dict[str, str] = {}
     """What a new interpreter has in its environment when it imports torch. One that was forked has it already."""
+    whole: bool = False
+    """It needs all of torch.compile, not only what Inductor does with a graph after AOT."""
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
@@ -91,6 +93,8 @@ class Cast(msgspec.Struct, tag=True, frozen=True):
     folder: str
     variables: dict[str, str | None]
     """Those that are not as in the template; None: there is none."""
+    whole: bool = False
+    """It is for a query that needs all of torch.compile."""
 
 
 Message: TypeAlias = Begin | Ask | Cancel | Started | Told | Answered | Warmed | Cast
