@@ -1,12 +1,13 @@
 """How many questions a reduction asks, beside torch's minifier and what information theory allows.
 
-    python benchmarks/reduce_synthetic.py [--most 5000] [--peer-most 1000] [--seed 0]
+    python benchmarks/reduce_synthetic.py [--most 5000] [--peer-cap 120] [--seed 0]
 
 A graph of N operators, of which k are `sin`; the failure is there as long as all k are. As a chain, and with branches
 that come together again. There is no hint, and no compiler: the oracle counts. Goal: exactly k operators, and at most
 6 · log₂ C(N, k) + 20 questions.
 
-torch's minifier (the peer) is asked the same about the same graph, up to --peer-most operators: beyond, it takes long.
+torch's minifier (the peer) is asked the same about the same graph. When it has taken as many seconds as --peer-cap
+says, it is stopped: then its questions are only known to be more (">"), and its operators are those that were left by then.
 """
 
 from __future__ import annotations
@@ -100,30 +101,43 @@ def ours(graph: fx.Graph, k: int) -> tuple[int, int, float]:
     return executor.asked, size_of(problem.best).operators, time.perf_counter() - began
 
 
-def peers(graph: fx.Graph, k: int) -> tuple[int, int, float]:
-    """The same of torch's minifier."""
+class Capped(BaseException):
+    """The peer has had its time."""
+
+
+def peers(graph: fx.Graph, k: int, cap: float) -> tuple[int, int, float, bool]:
+    """The same of torch's minifier, and whether it came to an end."""
     from functorch.compile import minifier  # type: ignore[import-untyped]
 
-    asked = 0
+    asked = left = 0
+    began = time.perf_counter()
+
+    def count(gm: fx.GraphModule, *_: Any) -> None:
+        nonlocal left
+        left = sum(node.op == "call_function" for node in gm.graph.nodes)
 
     def fails(gm: fx.GraphModule, _inputs: Any) -> bool:
         nonlocal asked
+        if time.perf_counter() - began > cap:
+            raise Capped
         asked += 1
         return sum(node.target is SIN for node in gm.graph.nodes) >= k
 
     gm = fx.GraphModule({}, graph)
     inputs = [torch.zeros(4) for node in gm.graph.nodes if node.op == "placeholder"]
-    began = time.perf_counter()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        found, _ = minifier(gm, inputs, fails, dump_state=lambda *_: None)
-    left = sum(node.op == "call_function" for node in found.graph.nodes)
-    return asked, left, time.perf_counter() - began
+    count(gm)
+    ended = False
+    quiet = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+    with contextlib.suppress(Capped), quiet[0], quiet[1]:
+        count(minifier(gm, inputs, fails, dump_state=count)[0])
+        ended = True
+    return asked, left, time.perf_counter() - began, ended
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=5000)
-    parser.add_argument("--peer-most", type=int, default=1000)
+    parser.add_argument("--peer-cap", type=float, default=120.0, help="seconds for the peer; 0: it is not asked")
     parser.add_argument("--seed", type=int, default=-1, help="-1: evenly spread")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -144,9 +158,10 @@ def main() -> None:
                 row = (
                     f"| {make.__name__} | {count} | {k} | {bound:.1f} | {goal:.0f} | {asked} | {left} | {seconds:.1f} |"
                 )
-                if count <= options.peer_most:
-                    theirs, remain, took = peers(make(count, guilty), k)
-                    row += f" {theirs} | {remain} | {took:.1f} |"
+                if options.peer_cap:
+                    theirs, remain, took, ended = peers(make(count, guilty), k, options.peer_cap)
+                    more = "" if ended else "> "
+                    row += f" {more}{theirs:,} | {remain:,} | {more}{took:.1f} |"
                 else:
                     row += " – | – | – |"
                 print(row, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,39 @@ def test_crashes_and_hangs(tmp_path: Path, outcome: Outcome, signature: schema.S
     failure = schema.Failure(signature, message="timed out after 20 s")
     result = minified(tmp_path, lambda found: outcome if {"sin", "exp"} <= found else PASSED, failure=failure)
     assert targets(result.after) == ["sin", "exp"]
+
+
+def test_what_is_slow_rather_than_endless(tmp_path: Path) -> None:
+    """Covers: U19. Each operator takes a fifth longer than all before it: none of them is to blame by itself.
+
+    The result lasts as long as one that is taken to hang has to, and it was found without many questions that take that
+    long.
+    """
+    long: list[float] = []
+
+    def seconds(case: schema.Case) -> float:
+        return 0.2 * 1.2 ** len(targets(case))
+
+    def answer(query: Query) -> Outcome:
+        if query.record or query.compiler == "eager":
+            return PASSED
+        assert query.deadline is not None
+        taken = min(seconds(query.case), query.deadline)
+        long.extend([taken] if taken > 5.0 else [])
+        return TimedOut(Stage.LOWERING, deadline=taken) if taken == query.deadline else replaced(PASSED, seconds=taken)
+
+    store = Store.open(tmp_path / "store")
+    failure = schema.Failure(schema.Signature("timed out", Stage.LOWERING), message="timed out after 90 s")
+    found = long_case(store, failure, longer_one)
+    assert seconds(found.case) > 90.0
+    result = minify(found, runner=Scripted(answer), store=store, run_script=as_expected)
+    assert result.is_verified
+    assert not result.unverified
+    assert 60.0 <= seconds(result.after) < 60.0 * 1.2**2
+    assert result.size.elements <= 3
+    assert "end after" in result.slow
+    assert not result.why
+    assert len(long) < 30
 
 
 def test_what_eager_does_not_survive_does_not_count(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.errors import DoesNotFail, SleuthError
 from torchsleuth.outcome import Passed, Stage, is_failure
 from torchsleuth.reduce.delivering import Delivering
-from torchsleuth.reduce.events import Ended, Entered, Event, Improved, Observer
+from torchsleuth.reduce.events import Answered, Ended, Entered, Event, Improved, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
 from torchsleuth.reduce.graphs import operators, refs_of, replace
 from torchsleuth.reduce.guiding import sample
@@ -56,6 +56,8 @@ _HANG: Final = 20.0
 """Seconds after which a part of a program that hangs is taken to hang, too."""
 _SURE: Final = 60.0
 """Seconds that the result has to hang for, if what is recorded is at least as long."""
+_EDGE: Final = 0.5
+"""What takes this part of its time, and ends, says that the rest is slow rather than endless."""
 _NEIGHBOURS: Final = 4
 """So many neighbours of the result are asked about, to find one that passes."""
 _FEW: Final = 16
@@ -111,6 +113,9 @@ class Reduction:
     """The largest neighbour of the result that does not fail."""
     steps: int = 0
     """How often it became smaller."""
+    slow: str = ""
+    """What was seen to end, but late, if a hang turned out to be slow rather than endless. Then operators were not left
+    out one by one."""
     unverified: tuple[Case, ...] = field(default=(), repr=False)
     """Smaller ones that did not fail in a fresh interpreter."""
 
@@ -195,6 +200,8 @@ class _Reducing:
         failure = found.case.failure
         self._signature = None if failure is None else failure.signature
         self._strict = True
+        self._problem: Problem | None = None
+        self._slow = ""
 
     # ---- from beginning to end -------------------------------------------------------------------------------
 
@@ -202,8 +209,10 @@ class _Reducing:
         def learn(event: Event) -> None:
             if isinstance(event, Improved):
                 self._sharpen(problem, problem.seen)
+            elif isinstance(event, Answered):
+                self._look_at_time(problem, event)
 
-        problem = Problem(
+        self._problem = problem = Problem(
             self._found.case,
             self._executor(),
             self._verdicts,
@@ -275,13 +284,28 @@ class _Reducing:
             return
         problem.ask_instead(self._executor())
 
+    def _look_at_time(self, problem: Problem, answered: Answered) -> None:
+        """What looks for a hang and meets something that ends, but late, is at the edge of what is slow.
+
+        From then on whatever has fewer operators has to last as long as the result has to: otherwise one after another
+        would be left out, each of which makes it a little faster.
+        """
+        answer, kind = answered.answer, None if self._signature is None else self._signature.kind
+        if problem.at_edge or self._oracle is not None or kind != "timed out" or answer.verdict is not Verdict.PASSED:
+            return
+        if answer.seconds < _EDGE * self._time_for_one():
+            return
+        self._slow = f"{answered.words} end after {answer.seconds:.0f} s"
+        problem.at_edge = True
+        problem.ask_instead(self._executor())
+
     def _executor(self) -> Executor:
         return self._oracle or Oracular(
             self._need_runner(),
             self._question,
             self._signature,
             self._terms.match,
-            also=(self._time_for_one(), self._strict, self._terms.trust, self._terms.memory),
+            also=(self._time_for_one(), self._strict, self._terms.trust, self._terms.memory, bool(self._slow)),
             workers=self._terms.workers or cores(),
             needs=self._terms.needs,
         )
@@ -300,7 +324,7 @@ class _Reducing:
             strict=self._strict,
             trust=self._terms.trust,
             alone=kind in _ALONE,
-            deadline=self._time_for_one(),
+            deadline=self._time_for(case),
             memory=self._terms.memory,
         )
 
@@ -311,6 +335,21 @@ class _Reducing:
         """
         op = None if self._signature is None else self._signature.op
         return op == TOGETHER and len(operators(case.graph)) > _FEW
+
+    def _time_for(self, case: Case) -> float:
+        """Seconds for a case: at the edge of what is slow, fewer operators have to be slow enough."""
+        problem = self._problem
+        if problem is not None and problem.at_edge and problem.measure(case).operators < problem.size.operators:
+            return self._time_to_be_sure()
+        return self._time_for_one()
+
+    def _time_to_be_sure(self) -> float:
+        """Seconds that the result of a hang has to last."""
+        recorded = self._found.case.failure
+        usual = self._time_for_one()
+        if recorded is None or self._terms.deadline is not None:
+            return usual
+        return max(usual, min(expected.deadline_of(recorded), _SURE))
 
     def _time_for_one(self) -> float:
         if self._terms.deadline is not None:
@@ -407,8 +446,7 @@ class _Reducing:
         if failure.signature.op in (None, TOGETHER):
             problem.meet(rest, answer)
 
-    @staticmethod
-    def _reduction(problem: Problem, why: str, twin: Case | None) -> Reduction:
+    def _reduction(self, problem: Problem, why: str, twin: Case | None) -> Reduction:
         return Reduction(
             problem.original,
             problem.best,
@@ -419,6 +457,7 @@ class _Reducing:
             why,
             twin=twin,
             steps=len(problem.trail) - 1,
+            slow=self._slow,
         )
 
     def _delivered(self, problem: Problem, result: Reduction) -> Reduction:
@@ -444,8 +483,8 @@ class _Reducing:
         recorded = self._found.case.failure
         if recorded is None or seen.signature.kind != "timed out" or self._runner is None:
             return seen
-        deadline = min(expected.deadline_of(recorded), _SURE)
-        if self._terms.deadline is not None or deadline <= self._time_for_one():
+        deadline = self._time_to_be_sure()
+        if deadline <= self._time_for_one():
             return seen
         outcome = self._runner.run(replace(self._question(case), deadline=deadline))
         same = verdict_of(outcome, self._signature, self._terms.match) is Verdict.SAME

@@ -48,8 +48,9 @@ def fewer_operators(problem: Problem, values: Values | None = None) -> bool:
     if len(names) > 2:
         question.fewer_outputs()
         names = least(names, question)
-    names = one_minimal(names, question, likely_needed(whole))
-    question.sweep(names)
+    if not problem.at_edge:
+        names = one_minimal(names, question, likely_needed(whole))
+        question.sweep(names)
     return problem.best is not before
 
 

@@ -91,6 +91,9 @@ class Problem:
         """How the best case fails, as far as that is known."""
         self.trail: list[tuple[Case, Answer | None]] = [(case, None)]
         """The best cases, one after another, and how each failed."""
+        self.at_edge = False
+        """Whether each operator matters a little, and only all of them together make it fail (what takes longer and
+        longer does). Then to leave out a single one tells nothing, and is not asked about."""
         self.unanswered = 0
         """Questions that our own machinery could not answer."""
         self._executor = executor
@@ -213,7 +216,10 @@ class Problem:
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _is_candidate(self, case: Case) -> bool:
-        return self._is_legal(case) and self.measure(case) < self.size
+        size = self.measure(case)
+        if self.at_edge and size.operators == self.size.operators - 1:
+            return False
+        return size < self.size and self._is_legal(case)
 
     def _asked(self, key: bytes, case: Case) -> Answer:
         answer = self._tried(key, case)

@@ -38,7 +38,8 @@ def reduce_with(
     rounds = _Rounds(problem)
     while True:
         before = problem.best
-        rounds.run(OPERATORS, "fewer operators", OPERATORS, rounds.changed, lambda: fewer_operators(problem, values()))
+        stirred = frozenset[str]() if problem.at_edge else rounds.changed
+        rounds.run(OPERATORS, "fewer operators", OPERATORS, stirred, lambda: fewer_operators(problem, values()))
         for tier in tiers:
             attempt = partial(run_pass, problem, tier.proposes, material, likely=tier.likely)
             rounds.run(tier.name, tier.words, tier.group, tier.stirred, attempt)

@@ -37,9 +37,9 @@ def run_pass(problem: Problem, proposes: Pass, material: Material, *, likely: bo
     if likely:
         _try_halves(problem, sites)
         return problem.best is not before
-    if 1 < len(sites) <= _MOST_AT_ONCE and problem.holds(
-        *_applied(combined([site[0] for site in sites]), problem.best)
-    ):
+    if problem.at_edge:  # what each by itself does would not be seen
+        return bool(sites) and _all_at_once(problem, sites)
+    if 1 < len(sites) <= _MOST_AT_ONCE and _all_at_once(problem, sites):
         return True
     rest = iter(sites)
     while window := list(islice(rest, _WINDOW)):

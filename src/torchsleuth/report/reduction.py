@@ -77,8 +77,9 @@ def reduction_data(reduction: Reduction, *, by_test: bool = False) -> dict[str, 
         "by_test": by_test,
         "words": verified_words(reduction, by_test=by_test),
         "failure": None if by_test else expected.in_words(reduction.after.failure),
-        "minimal": not reduction.why,
+        "minimal": not reduction.why and not reduction.slow,
         "stopped": reduction.why,
+        "slow": reduction.slow,
         "before": {row.name: row.before for row in rows(reduction)},
         "after": {row.name: row.after for row in rows(reduction)},
         "graph": [line.text for line in listing.graph_lines(reduction.after.graph)],
@@ -98,7 +99,7 @@ def verified_words(reduction: Reduction, *, by_test: bool = False) -> str:
     """What is known of the result. Nothing is claimed that was not seen."""
     delivery = reduction.delivery
     if reduction.entry is None:
-        if reduction.why:
+        if reduction.why or reduction.slow:
             return "nothing smaller was found so far"
         return "it is as small as it gets: whatever is left out, it no longer fails in this way"
     if by_test:
@@ -173,6 +174,9 @@ def _headline(reduction: Reduction, by_test: bool) -> Text:
 def _warnings(reduction: Reduction) -> Iterator[Text]:
     if reduction.why:
         yield Text(f"note: stopped before the end: {one_line(reduction.why)}", "yellow")
+    if reduction.slow:
+        said = f"it is slow rather than endless ({reduction.slow}), so operators were not left out one by one"
+        yield Text(f"note: {one_line(said)}", "yellow")
     if reduction.unverified:
         count = len(reduction.unverified)
         if reduction.is_verified:
