@@ -7,7 +7,7 @@ that come together again. There is no hint, and no compiler: the oracle counts. 
 6 · log₂ C(N, k) + 20 questions.
 
 torch's minifier (the peer) is asked the same about the same graph. When it has taken as many seconds as --peer-cap
-says, it is stopped: then its questions are only known to be more (">"), and its operators are those that were left by then.
+says, it is stopped: then its questions are only known to be more (">"), and its operators are those that were left.
 """
 
 from __future__ import annotations
