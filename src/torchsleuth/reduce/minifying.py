@@ -200,7 +200,6 @@ class _Reducing:
         failure = found.case.failure
         self._signature = None if failure is None else failure.signature
         self._strict = True
-        self._problem: Problem | None = None
         self._slow = ""
 
     # ---- from beginning to end -------------------------------------------------------------------------------
@@ -212,7 +211,7 @@ class _Reducing:
             elif isinstance(event, Answered):
                 self._look_at_time(problem, event)
 
-        self._problem = problem = Problem(
+        problem = Problem(
             self._found.case,
             self._executor(),
             self._verdicts,
@@ -287,8 +286,8 @@ class _Reducing:
     def _look_at_time(self, problem: Problem, answered: Answered) -> None:
         """What looks for a hang and meets something that ends, but late, is at the edge of what is slow.
 
-        From then on whatever has fewer operators has to last as long as the result has to: otherwise one after another
-        would be left out, each of which makes it a little faster.
+        From then on whatever is tried has to last as long as the result has to: otherwise one thing after another would
+        go, each of which makes it a little faster.
         """
         answer, kind = answered.answer, None if self._signature is None else self._signature.kind
         if problem.at_edge or self._oracle is not None or kind != "timed out" or answer.verdict is not Verdict.PASSED:
@@ -305,7 +304,7 @@ class _Reducing:
             self._question,
             self._signature,
             self._terms.match,
-            also=(self._time_for_one(), self._strict, self._terms.trust, self._terms.memory, bool(self._slow)),
+            also=(self._time_for_one(), self._strict, self._terms.trust, self._terms.memory),
             workers=self._terms.workers or cores(),
             needs=self._terms.needs,
         )
@@ -324,7 +323,7 @@ class _Reducing:
             strict=self._strict,
             trust=self._terms.trust,
             alone=kind in _ALONE,
-            deadline=self._time_for(case),
+            deadline=self._time_for_one(),
             memory=self._terms.memory,
         )
 
@@ -336,28 +335,14 @@ class _Reducing:
         op = None if self._signature is None else self._signature.op
         return op == TOGETHER and len(operators(case.graph)) > _FEW
 
-    def _time_for(self, case: Case) -> float:
-        """Seconds for a case: at the edge of what is slow, fewer operators have to be slow enough."""
-        problem = self._problem
-        if problem is not None and problem.at_edge and problem.measure(case).operators < problem.size.operators:
-            return self._time_to_be_sure()
-        return self._time_for_one()
-
-    def _time_to_be_sure(self) -> float:
-        """Seconds that the result of a hang has to last."""
-        recorded = self._found.case.failure
-        usual = self._time_for_one()
-        if recorded is None or self._terms.deadline is not None:
-            return usual
-        return max(usual, min(expected.deadline_of(recorded), _SURE))
-
-    def _time_for_one(self) -> float:
+    def _time_for_one(self, *, sure: bool = False) -> float:
+        """Seconds for a query. `sure`: as many as a hang has to last in the end."""
         if self._terms.deadline is not None:
             return self._terms.deadline
         failure = self._found.case.failure
         if failure is None or failure.signature.kind != "timed out":
             return _USUAL
-        return min(expected.deadline_of(failure), _HANG)
+        return min(expected.deadline_of(failure), _SURE if sure or self._slow else _HANG)
 
     # ---- what passes and searches need -----------------------------------------------------------------------
 
@@ -483,7 +468,7 @@ class _Reducing:
         recorded = self._found.case.failure
         if recorded is None or seen.signature.kind != "timed out" or self._runner is None:
             return seen
-        deadline = self._time_to_be_sure()
+        deadline = self._time_for_one(sure=True)
         if deadline <= self._time_for_one():
             return seen
         outcome = self._runner.run(replace(self._question(case), deadline=deadline))
