@@ -115,7 +115,7 @@ def test_the_same_as_data() -> None:
 def test_only_what_was_seen_is_claimed(changes: dict[str, Any], said: str) -> None:
     changed = replace(REDUCTION, **changes)
     assert said in rendered(changed)
-    assert reduction_data(changed)["minimal"] == ("why" not in changes)
+    assert reduction_data(changed)["minimal"] == (not {"why", "slow"} & changes.keys())
 
 
 def test_a_test_of_the_user_s_has_the_last_word() -> None:
