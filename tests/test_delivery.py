@@ -91,6 +91,9 @@ def test_a_crash_is_the_recorded_one_by_its_signal() -> None:
     case, _ = failing(torch.ones(2), kind="crashed")
     assert is_as_recorded(case, Ran(None, signal=11, stdout="expected: dies of SIGSEGV\n"))
     assert not is_as_recorded(case, Ran(None, signal=6, stdout="expected: dies of SIGSEGV\n"))
+    found_out = "free(): invalid pointer\nFatal Python error: Aborted\n"
+    assert is_as_recorded(case, Ran(None, signal=6, stdout="expected: dies of SIGSEGV\n", stderr=found_out))
+    assert not is_as_recorded(case, Ran(None, signal=15, stdout="expected: dies of SIGSEGV\n", stderr=found_out))
     assert not is_as_recorded(case, Ran(None, signal=11, stdout=""))  # before it had begun
     assert not is_as_recorded(case, Ran(1, stdout=SAME))
 

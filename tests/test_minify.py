@@ -178,6 +178,21 @@ def test_crashes_and_hangs(tmp_path: Path, outcome: Outcome, signature: schema.S
     assert targets(result.after) == ["sin", "exp"]
 
 
+def test_what_wrecks_its_memory_dies_of_one_thing_or_another(tmp_path: Path) -> None:
+    """Covers: U19. The program died of SIGABRT, and the whole case of SIGSEGV: either will do, nothing else."""
+    failure = schema.Failure(schema.Signature("crashed", Stage.RUN, signal=6))
+
+    def answers(found: set[str]) -> Outcome:
+        if {"sin", "exp"} <= found:
+            return Crashed(Stage.RUN, signal=11 if "cos" in found else 6)
+        return Crashed(Stage.RUN, signal=15) if "exp" in found else PASSED
+
+    result = minified(tmp_path, answers, failure=failure)
+    assert targets(result.after) == ["sin", "exp"]
+    with pytest.raises(DoesNotFail):
+        minified(tmp_path / "other", lambda _: Crashed(Stage.RUN, signal=15), failure=failure)
+
+
 def test_what_is_slow_rather_than_endless(tmp_path: Path) -> None:
     """Covers: U19. Each operator takes a fifth longer than all before it: none of them is to blame by itself.
 

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from torchsleuth.case.failures import frames_of, links, raised as failure, root_words, type_names
 from torchsleuth.case.normalising import decisive, normalised
 from torchsleuth.case.schema import Signature
-from torchsleuth.case.signatures import ANY, EXACT, ORIGIN, Match, exit_code_of, operator_name
+from torchsleuth.case.signatures import ANY, EXACT, ORIGIN, Match, exit_code_of, operator_name, wrecked
 from torchsleuth.errors import ConfigError
 from torchsleuth.outcome import (
     Broken,
@@ -470,6 +470,9 @@ def test_what_counts_for_crashes_hangs_and_mismatches() -> None:
     assert corrupt.matches(abort)
     assert corrupt.matches(of(Crashed(Stage.RUN, signal=8, frames=("a",))))
     assert not corrupt.matches(of(Crashed(Stage.RUN, signal=15)))
+    assert wrecked(abort, of(Crashed(Stage.RUN, signal=11))).matches(of(Crashed(Stage.RUN, signal=11)))
+    for other in (Crashed(Stage.RUN, signal=6), Crashed(Stage.RUN, signal=15), Crashed(Stage.CODEGEN, signal=11)):
+        assert wrecked(abort, of(other)) == abort
     hang = of(TimedOut(Stage.POST_GRAD, frames=("x", "y", "loop", "pass", "run")))
     assert hang.matches(of(TimedOut(Stage.POST_GRAD, deadline=9.0, frames=("z", "loop", "pass", "run"))))
     assert not hang.matches(of(TimedOut(Stage.POST_GRAD, frames=("x", "y", "loop", "another pass", "run"))))

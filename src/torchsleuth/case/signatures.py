@@ -197,7 +197,7 @@ def operator_name(op: str) -> str:
 
 def _crashed_alike(one: Signature, other: Signature) -> bool:
     if one.signal and other.signal:
-        if one.signal != other.signal and not _may_be_one_wreck(one, other):
+        if one.signal != other.signal and not may_be_one_wreck(one, other):
             return False
     elif one.message.startswith(_LEFT) and (other.signal or other.message.startswith(_LEFT)):
         return one.message == other.message
@@ -207,8 +207,20 @@ def _crashed_alike(one: Signature, other: Signature) -> bool:
     return not compiling or _same_place(one, other, _DEPTH)
 
 
-def _may_be_one_wreck(one: Signature, other: Signature) -> bool:
+def may_be_one_wreck(one: Signature, other: Signature) -> bool:
+    """Whether two processes may have died of the same, by different signals: of memory that was written over."""
     return HEAP_CORRUPT in (one.message, other.message) and {one.signal, other.signal} <= _WRECKED
+
+
+def wrecked(recorded: Signature, seen: Signature) -> Signature:
+    """What is recorded, if the same program died differently when it was run again.
+
+    What has written where it must not dies of one thing or another, and a program that ends itself always of the same.
+    """
+    is_wreck = recorded.kind == seen.kind == "crashed" and {recorded.signal, seen.signal} <= _WRECKED
+    is_at_run = not {recorded.stage, seen.stage} & _INSIDE
+    differs = recorded.signal != seen.signal
+    return msgspec.structs.replace(recorded, message=HEAP_CORRUPT) if is_wreck and is_at_run and differs else recorded
 
 
 def _timed_out_alike(one: Signature, other: Signature) -> bool:

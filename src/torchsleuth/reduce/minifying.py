@@ -22,7 +22,7 @@ from typing import Final
 
 from torchsleuth.case.schema import Case, Failure, Graph, Node
 from torchsleuth.case.script import expected
-from torchsleuth.case.signatures import ORIGIN, Match, operator_name
+from torchsleuth.case.signatures import ORIGIN, Match, operator_name, wrecked
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.errors import DoesNotFail, SleuthError
@@ -257,6 +257,9 @@ class _Reducing:
             self._strict = False  # its inputs are made up, and eager does not take them: the compiler fails before
             problem.ask_instead(self._executor())
             answer = problem.answer(problem.best, "the whole case", anew=True)
+        if answer.verdict is Verdict.OTHER and self._is_wreck(answer):
+            problem.ask_instead(self._executor())
+            answer = problem.answer(problem.best, "the whole case", anew=True)
         if answer.verdict is not Verdict.SAME:
             wanted = expected.in_words(self._found.case.failure)
             raise DoesNotFail(
@@ -266,6 +269,17 @@ class _Reducing:
                 verdict=answer.verdict.value,
             )
         return answer
+
+    def _is_wreck(self, answer: Answer) -> bool:
+        """Whether the whole case died in another way than recorded, as what writes over its memory does.
+
+        From then on all such deaths are one.
+        """
+        known, seen = self._signature, answer.failure
+        if known is None or seen is None or self._oracle is not None:
+            return False
+        self._signature = wrecked(known, seen.signature)
+        return self._signature != known
 
     def _sharpen(self, problem: Problem, answer: Answer) -> None:
         """Once a run has said which operator computes the wrong result, it is that one and no other.

@@ -27,10 +27,12 @@ from torchsleuth.case.schema import Generated
 from torchsleuth.case.script import expected
 from torchsleuth.case.script.builder import build, notice
 from torchsleuth.case.script.ways import Beside, Recipe, Way, choose, recipes_for, write_beside
-from torchsleuth.case.signatures import exit_code_of
+from torchsleuth.case.signatures import exit_code_of, may_be_one_wreck
 from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.surroundings import environment
 from torchsleuth.errors import CannotHold, StoreError, in_words
+from torchsleuth.outcome import Crashed
+from torchsleuth.run.observing.signatures import signature_of
 from torchsleuth.run.scripts import TIMEOUT, Ran, run_script
 from torchsleuth.run.trusting import needs_trust
 
@@ -120,7 +122,10 @@ def is_as_recorded(case: schema.Case, ran: Ran) -> bool:
     if code is not None:
         return begun and ran.code == code and not _said(ran, "verdict")
     if signature.kind == "crashed":
-        return begun and ran.signal is not None and signature.signal in (None, ran.signal)
+        if not begun or ran.signal is None:
+            return False
+        died = signature_of(Crashed(signature.stage, signal=ran.signal, stderr=ran.stderr))
+        return signature.signal in (None, ran.signal) or (died is not None and may_be_one_wreck(signature, died))
     if signature.kind == "out of memory" and ran.signal == 9:
         return begun
     return ran.code == 1 and expected.SAME in _said(ran, "verdict")
