@@ -18,9 +18,11 @@ import pytest
 from typer.testing import CliRunner
 
 from torchsleuth.capture.program import Program
+from torchsleuth.capture.watching import plan
 from torchsleuth.case.stores.store import Store
 from torchsleuth.cli.main import app
 from torchsleuth.cli.run import with_program_apart
+from torchsleuth.config import After
 from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Stage
 
@@ -410,3 +412,37 @@ def test_a_hang_that_somebody_ends_is_a_case(tmp_path: Path) -> None:
     assert failure.signature.kind == "timed out"
     assert failure.signature.stage is Stage.RUN
     assert re.search(r"was stopped with SIGTERM after \d+ s in which it ran Dynamo's graph 0", failure.message)
+
+
+SWAPPED = """
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+def backend(gm, inputs):
+    for node in gm.graph.nodes:
+        if node.target is torch.sin:
+            node.target = torch.cos  # before AOT: whoever compares the graphs after it sees nothing
+    gm.recompile()
+    return aot_autograd(fw_compiler=lambda gm, _: gm)(gm, inputs)
+
+torch.compile(lambda x: torch.sin(x) + 1, backend=backend)(torch.ones(3))
+"""
+
+
+def test_what_is_wrong_before_aot_is_found_without_being_told_where(tmp_path: Path) -> None:
+    """Covers: U21, U24."""
+    path, store = program(tmp_path, SWAPPED), str(tmp_path / "store")
+    ended = run([*SLEUTH, "--level", "accuracy", "--store", store, path])
+    assert ended.returncode == 1
+    assert "AccuracyError" in ended.stderr
+    (found,) = (Store.open(store).load(entry.id) for entry in Store.open(store).entries())
+    assert found.failure is not None
+    assert (found.failure.signature.kind, found.compiler.after) == ("mismatched", After.DYNAMO)
+    ended = run([*SLEUTH, "--level", "accuracy", "--after", "aot", "--store", str(tmp_path / "another"), path])
+    assert ended.returncode == 0
+
+
+def test_which_graphs_are_watched_if_nothing_is_said() -> None:
+    """Covers: U21."""
+    assert [plan(level=level).after for level in (1, 2, 3, 4)] == [After.AOT, After.AOT, After.AOT, After.BOTH]
+    assert [plan(level=4, after=after).after for after in ("aot", "none")] == [After.AOT, None]

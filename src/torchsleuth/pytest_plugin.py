@@ -33,7 +33,11 @@ _JOURNAL = "torchsleuth_journal"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("torchsleuth", "what torch.compile got wrong")
     group.addoption("--sleuth", action="store_true", help="Watch torch.compile in every test; failures become cases.")
-    group.addoption("--sleuth-after", metavar="STAGE", help="Which graphs are watched: aot (default), dynamo or both.")
+    group.addoption(
+        "--sleuth-after",
+        metavar="STAGE",
+        help="Which graphs are watched: aot (default), dynamo or both (default at level 4).",
+    )
     group.addoption("--sleuth-level", metavar="LEVEL", help="dump, minify, always, accuracy; or 1 to 4.")
     group.addoption("--sleuth-store", metavar="PLACE", help="A folder or URL for the cases.")
 

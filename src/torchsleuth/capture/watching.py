@@ -56,11 +56,15 @@ class Plan:
 
 
 def plan(**given: Any) -> Plan:
-    """As the settings say, with what was given besides; if they do not say which graphs, those after AOT."""
+    """As the settings say, with what was given besides.
+
+    If they do not say which graphs: those after AOT; at level 4 both, since what goes wrong before AOT (or between the
+    two) raises nothing by which it could be noticed.
+    """
     found = {each.name: each for each in config.explain(**given)}
     after, level, store = found["after"], found["level"].value, anchored(found["store"].value)
     if after.source == config.DEFAULT:
-        return Plan(After.AOT, level, store)
+        return Plan(After.BOTH if level >= Level.ACCURACY else After.AOT, level, store)
     return Plan(after.value, level, store, after.source if after.value is None else "")
 
 

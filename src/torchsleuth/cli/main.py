@@ -143,7 +143,10 @@ def run_program(
         list[str], typer.Argument(metavar="SCRIPT|-m MODULE [ARGS]", help="The program, and all that is its own.")
     ],
     after: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Which graphs are watched: aot, dynamo or both. Default: aot.")
+        str | None,
+        typer.Option(
+            metavar="STAGE", help="Which graphs are watched: aot, dynamo or both. Default: aot; both at level 4."
+        ),
     ] = None,
     level: Annotated[
         str | None,
