@@ -221,7 +221,7 @@ def test_what_is_slow_rather_than_endless(tmp_path: Path) -> None:
     assert not result.unverified
     assert 60.0 <= seconds(result.after) < 60.0 * 1.2**2
     assert result.size.elements <= 3
-    assert "end after" in result.slow
+    assert "operators: it ends after" in result.slow
     assert not result.why
     assert len(long) < 30
 

@@ -308,7 +308,7 @@ class _Reducing:
             return
         if answer.seconds < _EDGE * self._time_for_one():
             return
-        self._slow = f"{answered.words} end after {answer.seconds:.0f} s"
+        self._slow = f"{answered.words}: it ends after {answer.seconds:.0f} s"
         problem.at_edge = True
         problem.ask_instead(self._executor())
 
