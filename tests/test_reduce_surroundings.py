@@ -37,6 +37,7 @@ from torchsleuth.reduce.patches import Material, Pass
 from torchsleuth.reduce.problem import Problem
 from torchsleuth.reduce.scheduling import run_pass
 from torchsleuth.reduce.sizes import mentioned
+from torchsleuth.reduce.tiers import TIERS
 
 replace = msgspec.structs.replace
 MATERIAL = Material(MemoryBlobs())
@@ -66,6 +67,9 @@ def odd_case() -> Case:
     return small_case(state=STATE, compiler=compiler)
 
 
+AROUND: list[Pass] = [surroundings.settings, surroundings.options]
+
+
 def reduced(case: Case, passes: list[Pass], holds: Any) -> tuple[Case, int]:
     return driven(case, MemoryBlobs(), passes, holds)
 
@@ -77,7 +81,9 @@ def asked_for(case: Case, holds: Any) -> tuple[Case, int]:
     """What is left of the settings of a case, and how many questions that takes as `minify` tries them."""
     executor = Predicate(holds)
     problem = Problem(case, executor)
-    run_pass(problem, surroundings.settings, MATERIAL, likely=True)
+    for tier in TIERS:
+        if tier.name in ("defaults", "settings", "options"):
+            run_pass(problem, tier.proposes, MATERIAL, tier.way)
     return problem.best, executor.asked
 
 
@@ -91,11 +97,24 @@ def test_everything_is_as_by_default_at_once() -> None:
 
 
 def test_what_the_user_chose_costs_little_if_it_matters() -> None:
-    """The rest goes with the first half. Covers: U16"""
+    """All the rest goes at once. Covers: U16"""
     found, asked = asked_for(odd_case(), lambda case: "max_autotune" in {one.name for one in case.compiler.options})
     assert found.state == State()
     assert [one.name for one in found.compiler.options] == ["max_autotune"]
-    assert asked <= 8
+    assert asked <= 6
+
+
+def test_switches_of_caches_are_no_options_of_the_user_s() -> None:
+    """Queries use no cache, so they go with the rest: two questions, and the third was answered by the first."""
+    bug = Config("torch._inductor.config", "cpp.threads", 1)
+    caches = (
+        Config("torch._inductor.config", "fx_graph_cache", False),
+        Config("torch._functorch.config", "enable_autograd_cache", False),
+    )
+    case = small_case(state=State(config=(caches[0], bug, caches[1]), threads=3))
+    found, asked = asked_for(case, lambda case: bug in case.state.config)
+    assert found.state == State(config=(bug,))
+    assert asked == 2
 
 
 @pytest.mark.parametrize(
@@ -114,7 +133,7 @@ def test_what_the_user_chose_costs_little_if_it_matters() -> None:
 )
 def test_only_the_setting_that_matters_is_left(what: Any, left: State) -> None:
     """Each by itself. Covers: U16"""
-    found, _ = reduced(odd_case(), [surroundings.settings], what)
+    found, _ = reduced(odd_case(), AROUND, what)
     assert found.state == left
     assert what(found)
     assert found.compiler.options == ()
@@ -123,11 +142,11 @@ def test_only_the_setting_that_matters_is_left(what: Any, left: State) -> None:
 def test_gradients_stay_off_where_inputs_require_them() -> None:
     """After AOT, gradients are off while a graph runs; with them on, its operators refuse inputs that require them."""
     case = small_case(state=State(grad=False, inference=True, threads=3))
-    assert reduced(case, [surroundings.settings], lambda one: True)[0].state == State()
+    assert reduced(case, AROUND, lambda one: True)[0].state == State()
     required = replace(case, inputs=(replace(case.inputs[0], requires_grad=True),))  # type: ignore[type-var]
-    assert reduced(required, [surroundings.settings], lambda one: True)[0].state == State(grad=False)
+    assert reduced(required, AROUND, lambda one: True)[0].state == State(grad=False)
     dynamo = replace(required, compiler=replace(case.compiler, after=After.DYNAMO))
-    assert reduced(dynamo, [surroundings.settings], lambda one: True)[0].state == State()
+    assert reduced(dynamo, AROUND, lambda one: True)[0].state == State()
 
 
 def test_options_and_arguments_one_by_one() -> None:
@@ -137,7 +156,7 @@ def test_options_and_arguments_one_by_one() -> None:
         names = {entry.name for entry in (*case.compiler.options, *case.compiler.arguments)}
         return {"shape_padding", "is_inference"} <= names
 
-    found, _ = reduced(odd_case(), [surroundings.settings], holds)
+    found, _ = reduced(odd_case(), AROUND, holds)
     assert [entry.name for entry in found.compiler.options] == ["shape_padding"]
     assert [entry.name for entry in found.compiler.arguments] == ["is_inference"]
     assert found.state == State()
@@ -147,13 +166,13 @@ def test_random_numbers_keep_their_state() -> None:
     """A graph that draws random numbers is not the same without the state of its generator."""
     case, blobs = recorded(lambda x: x + torch.rand(3), randn(3))
     case = replace(case, state=STATE)
-    found, _ = driven(case, blobs, [surroundings.settings], lambda one: True)
+    found, _ = driven(case, blobs, AROUND, lambda one: True)
     assert found.state == State(rng=STATE.rng)
 
 
 def test_each_patch_is_smaller() -> None:
     """Whatever is proposed for a case with something of everything."""
-    for one in (surroundings.settings, surroundings.notes, surroundings.unused_code, symbols.unused_facts):
+    for one in (*AROUND, surroundings.notes, surroundings.unused_code, symbols.unused_facts):
         for site in one(rich_case(), MATERIAL):
             for patch in site:
                 made = patch(rich_case())

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from torchsleuth import torch_compat
 from torchsleuth.case.schema import Case, Failure, Graph, Node
 from torchsleuth.case.script import expected
 from torchsleuth.case.signatures import ORIGIN, Match, operator_name, wrecked
@@ -156,6 +157,7 @@ def minify(
             workers = terms.workers or cores()
             served = runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
             served.start()
+        torch_compat.import_dynamo()  # while workers get ready: passes need it
         return _Reducing(found, place, verdicts, oracle, runner, terms, observers, run_script).run()
 
 
@@ -423,7 +425,8 @@ class _Reducing:
     def _rest(self, problem: Problem) -> Case | None:
         """The case without the operators that are to blame: if it fails, too, that is another failure.
 
-        Of a large case, one operator of each sort: the whole would take longer than all the rest.
+        Of a large case, one operator of each sort of which nothing is known: the whole would take longer than all the
+        rest.
         """
         if self._oracle is not None or self._terms.budget != Budget():
             return None
@@ -431,7 +434,7 @@ class _Reducing:
         whole = Whole(problem.original)
         rest = {name for name in whole.operators if not blamed & _names_in(whole.known[name], problem.original.graph)}
         if len(rest) > _MANY:
-            rest = sample(whole, rest) or rest
+            rest = (sample(whole, rest) or rest) - problem.cleared
         case = whole.only(rest, outputs=False)
         return case if case is not None and legal(case) else None
 

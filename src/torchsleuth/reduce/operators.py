@@ -34,7 +34,12 @@ def _guessed(problem: Problem, values: Values | None, failure: Failure | None) -
     cut = functools.cache(lambda guess: guess.of(whole))
     found = list(guesses(whole, failure))
     problem.ahead(map(cut, found))
-    return any(problem.holds(cut(guess), f"{len(guess.names)} {of}") for guess in found)
+    for guess in found:
+        if problem.holds(cut(guess), f"{len(guess.names)} {of}"):
+            return True
+        if guess.apart and problem.passed and problem.passed[-1] is cut(guess):
+            problem.cleared |= guess.names
+    return False
 
 
 def fewer_operators(problem: Problem, values: Values | None = None) -> bool:

@@ -91,6 +91,8 @@ class Problem:
         """How the best case fails, as far as that is known."""
         self.trail: list[tuple[Case, Answer | None]] = [(case, None)]
         """The best cases, one after another, and how each failed."""
+        self.cleared: set[str] = set()
+        """Operators of the whole case that were seen to be right, each by itself."""
         self.at_edge = False
         """Whether each operator matters a little, and only all of them together make it fail (what takes longer and
         longer does). Then to leave out a single one tells nothing, and is not asked about."""

@@ -41,7 +41,7 @@ def reduce_with(
         stirred = frozenset[str]() if problem.at_edge else rounds.changed
         rounds.run(OPERATORS, "fewer operators", OPERATORS, stirred, lambda: fewer_operators(problem, values()))
         for tier in tiers:
-            attempt = partial(run_pass, problem, tier.proposes, material, likely=tier.likely)
+            attempt = partial(run_pass, problem, tier.proposes, material, tier.way)
             rounds.run(tier.name, tier.words, tier.group, tier.stirred, attempt)
         if problem.best is before:
             return rounds.failed

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from torchsleuth.case.schema import Case
 from torchsleuth.reduce.patches import Material, Pass, Patch, Site, combined
@@ -26,18 +26,20 @@ _MOST_AT_ONCE: Final = 32
 """Of more sites, some are sure to matter."""
 
 
-def run_pass(problem: Problem, proposes: Pass, material: Material, *, likely: bool = False) -> bool:
-    """Try what a pass proposes for the best case. True: there is a better one now.
+Way: TypeAlias = Literal["each", "halves", "together"]
+"""How sites are tried: all at once and then each; where most of them will do, all at once and then by halves; or only
+all at once."""
 
-    `likely`: most of it will do. Then what stands in the way is looked for by halves.
-    """
+
+def run_pass(problem: Problem, proposes: Pass, material: Material, way: Way = "each") -> bool:
+    """Try what a pass proposes for the best case. True: there is a better one now."""
     before = problem.best
     sites = [tuple(site) for site in proposes(problem.best, material)]
     sites = [site for site in sites if site]
-    if likely:
+    if way == "halves":
         _try_halves(problem, sites)
         return problem.best is not before
-    if problem.at_edge:  # what each by itself does would not be seen
+    if way == "together" or problem.at_edge:  # at the edge, what each by itself does would not be seen
         return bool(sites) and _all_at_once(problem, sites)
     if 1 < len(sites) <= _MOST_AT_ONCE and _all_at_once(problem, sites):
         return True

@@ -29,6 +29,7 @@ from torchsleuth.reduce.passes import (
     values,
 )
 from torchsleuth.reduce.patches import Material, Pass, Site
+from torchsleuth.reduce.scheduling import Way
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Tier:
     """What it changes."""
     stirred: frozenset[str]
     """What has to have changed, so that it may find something new: groups."""
-    likely: bool = False
-    """Whether most of what it proposes will do."""
+    way: Way = "each"
+    """How what it proposes is tried."""
 
 
 OPERATORS: Final = "operators"
@@ -54,8 +55,8 @@ _SIZES: Final = _GRAPH | {"sizes"}
 _VALUES: Final = _SIZES | {"values"}
 
 
-def _around(name: str, words: str, proposes: Pass, *, likely: bool = False) -> Tier:
-    return Tier(name, words, proposes, "surroundings", _GRAPH, likely)
+def _around(name: str, words: str, proposes: Pass, way: Way = "each") -> Tier:
+    return Tier(name, words, proposes, "surroundings", _GRAPH, way)
 
 
 def _graph(name: str, words: str, proposes: Pass, stirred: frozenset[str] = _GRAPH) -> Tier:
@@ -71,9 +72,15 @@ def _values(name: str, words: str, proposes: Pass) -> Tier:
 
 
 def _tidied(case: Case, material: Material) -> Iterator[Site]:
-    """Whatever is said besides the graph: all of it is likely to be of no importance."""
+    """Whatever is said besides the graph and the options: it hardly ever matters."""
     for proposes in (surroundings.notes, surroundings.unused_code, symbols.unused_facts, surroundings.settings):
         yield from proposes(case, material)
+
+
+def _defaults(case: Case, material: Material) -> Iterator[Site]:
+    """All of that, and the options: most often none of it is of any importance."""
+    yield from _tidied(case, material)
+    yield from surroundings.options(case, material)
 
 
 def _facts(case: Case, material: Material) -> Iterator[Site]:
@@ -83,7 +90,9 @@ def _facts(case: Case, material: Material) -> Iterator[Site]:
 
 TIERS: Final[tuple[Tier, ...]] = (
     _graph("plain inputs", "inputs without gradients", inputs.plain_inputs),
-    _around("settings", "settings as they are by default", _tidied, likely=True),
+    _around("defaults", "everything around it as it is by default", _defaults, "together"),
+    _around("settings", "settings as they are by default", _tidied, "halves"),
+    _around("options", "options as they are by default", surroundings.options, "halves"),
     _around("concrete sizes", "numbers in place of symbolic sizes", symbols.concrete),
     _around("facts", "no facts about sizes that nobody needs", _facts),
     _graph("outputs", "fewer results", inputs.outputs),

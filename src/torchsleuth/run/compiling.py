@@ -27,7 +27,7 @@ from torchsleuth.errors import CannotHold, in_words
 from torchsleuth.run import own_code
 
 _INDUCTOR: Final = "torch._inductor.config"
-_CACHES: Final = {
+CACHES: Final = {
     _INDUCTOR: {"fx_graph_cache": False, "fx_graph_remote_cache": False},
     "torch._functorch.config": {"enable_autograd_cache": False, "enable_remote_autograd_cache": False},
 }
@@ -160,7 +160,7 @@ def _known(mode: Any, inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
 def really_compiled() -> Iterator[None]:
     """Inside, nobody takes a compiled graph out of a cache."""
     with ExitStack() as stack:
-        for module, wanted in _CACHES.items():
+        for module, wanted in CACHES.items():
             known = torch_compat.config_values(module)
             changes = {name: value for name, value in wanted.items() if name in known}
             stack.enter_context(torch_compat.config_patch(module, changes))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from torchsleuth.torch_compat.caches import (
     forget_compiled as forget_compiled,
+    import_dynamo as import_dynamo,
     import_inductor as import_inductor,
     keep_headers_in as keep_headers_in,
     processor_probe as processor_probe,

@@ -34,6 +34,11 @@ def import_inductor() -> None:
     resolve("inductor_main")
 
 
+def import_dynamo() -> None:
+    """All of Dynamo, which fakes need as soon as sizes are looked at: for those who would have to wait anyway."""
+    resolve("dynamo_optimize")
+
+
 def processor_probe(note: str) -> Callable[[], object]:
     """How Inductor finds out what the processor can do, which it does once in a process, by means of others.
 

@@ -29,7 +29,7 @@ def ranks(case: Case, material: Material) -> Iterator[Site]:
         yield [_without_axis(names, 0, material)]
     for node, tensor in plain:
         axes = [axis for axis, length in enumerate(tensor.size) if length == 1 or axis in (0, len(tensor.size) - 1)]
-        for axis in axes:
+        for axis in reversed(axes):  # so that several can go together: those before one keep their numbers
             yield [_without_axis((node.name,), axis, material)]
 
 

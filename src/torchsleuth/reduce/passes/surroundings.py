@@ -1,6 +1,7 @@
 """What is around a graph: modes, configuration, environment, options, and what is noted about its nodes.
 
 settings        one thing after another as it is by default
+options         the same of what the user chose for the compiler
 notes           what compilers have noted about nodes, and nobody reads: all nodes at once
 unused_code     code of the user's own that nothing calls any more
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from torchsleuth.case.schema import Case, Code, Compiler, Entry, Function, Graph, Meta, State
+from torchsleuth.case.schema import Case, Code, Compiler, Config, Entry, Function, Graph, Meta, State
 from torchsleuth.case.script.compilers import ARGUMENTS
 from torchsleuth.case.script.states import draws_random_numbers
 from torchsleuth.config import After
@@ -18,6 +19,7 @@ from torchsleuth.reduce.graphs import replace, tensors_in
 from torchsleuth.reduce.order import graphs_in
 from torchsleuth.reduce.passes.editing import smaller
 from torchsleuth.reduce.patches import Material, Patch, Site
+from torchsleuth.run.compiling import CACHES
 
 _DEFAULT: Final = State()
 _SINGLE: Final = (
@@ -30,16 +32,16 @@ _SINGLE: Final = (
 
 
 def settings(case: Case, material: Material) -> Iterator[Site]:
-    """State and options as they are by default. What hardly ever matters comes first, what the user chose last.
+    """State as it is by default. What hardly ever matters comes first.
 
     Whoever tries them does so by halves: so what can go together stands together.
     """
     if case.state.rng and not (material.values_matter and draws_random_numbers(case.graph)):
         yield [_patch("random state: none", lambda one: _with_state(one, rng=()))]
     yield from _of_surroundings(case.state)
+    yield from (_without_config(one) for one in case.state.config if _is_of_caches(one))
     yield from _of_arguments(case.compiler)
     yield from _of_modes(case.state)
-    yield from _of_options(case)
 
 
 def _patch(words: str, change: Callable[[Case], Case]) -> Patch:
@@ -116,17 +118,26 @@ def _of_arguments(compiler: Compiler) -> Iterator[Site]:
         yield [_patch("donated inputs: none", lambda case: _with_compiler(case, donated=None))]
 
 
-def _of_options(case: Case) -> Iterator[Site]:
-    """What the user chose for the compiler."""
+def options(case: Case, material: Material) -> Iterator[Site]:
+    """What the user chose for the compiler, as it is by default."""
+    del material
     compiler = case.compiler
     if compiler.dynamic is not None:
         yield [_patch(f"dynamic={compiler.dynamic}: not given", lambda case: _with_compiler(case, dynamic=None))]
     if compiler.mode is not None:
         yield [_patch(f"mode {compiler.mode}: not given", lambda case: _with_compiler(case, mode=None))]
-    for one in case.state.config:
-        yield [_without_item("config", one, f"{one.module}.{one.name}: as by default")]
+    yield from (_without_config(one) for one in case.state.config if not _is_of_caches(one))
     for option in compiler.options:
         yield [_without_entry("options", option.name, f"option {option.name}: not given")]
+
+
+def _without_config(one: Config) -> Site:
+    return [_without_item("config", one, f"{one.module}.{one.name}: as by default")]
+
+
+def _is_of_caches(one: Config) -> bool:
+    """Whether it switches a cache on or off. Queries use none."""
+    return one.name in CACHES.get(one.module, {})
 
 
 def _with_compiler(case: Case, **changes: Any) -> Case:

@@ -232,6 +232,22 @@ class Server:
                 held.pop()
                 self._answer(waiting.ask.id, Broken(reason=f"a worker cannot be started: {in_words(error)}"))
         self._waiting = held
+        self._spare()
+
+    def _spare(self) -> None:
+        """Have a new worker ready for the next query, if the last one wanted to be alone: there will be more."""
+        last = next(reversed(self._given.values()), None)
+        if last is None or not last.fresh or self._waiting or self._maker.how != "fork":
+            return
+        if any(worker.pid is None or (worker.is_ready and not worker.answered) for worker in self._workers):
+            return
+        if len(self._workers) >= self._begin.workers:
+            used = next((one for one in self._workers if one.is_ready), None)
+            if used is None:
+                return
+            self._retire(used, headers=True)
+        with contextlib.suppress(OSError):  # whoever asks next will hear of it
+            self._workers.append(self._maker.make({}, whole=last.ask.whole))
 
     # ---- orphans ---------------------------------------------------------------------------------------------
 
