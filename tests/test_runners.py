@@ -544,9 +544,9 @@ os._exit(0)  # as a template ends
 
 
 @pytest.mark.inductor
-def test_nothing_goes_wrong_while_a_template_warms_up() -> None:
+def test_nothing_goes_wrong_while_a_template_warms_up(tmp_path: Path) -> None:
     """What fails there is only printed, since the queries will say it: nobody else would notice."""
-    environ = {**os.environ, **template.VARIABLES}
+    environ = {**os.environ, **template.VARIABLES, **folders.make(str(tmp_path))}
     said = subprocess.run([sys.executable, "-c", WARMING], env=environ, capture_output=True, text=True, check=True)
     assert said.stdout.splitlines() == ["['', '']"]
     assert "Traceback" not in said.stderr
