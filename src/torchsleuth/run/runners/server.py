@@ -220,11 +220,8 @@ class Server:
             held.append(waiting)
             if starting >= len(held) or not self._maker.is_ready:
                 continue
-            if len(self._workers) >= self._begin.workers:
-                useless = next((one for one in self._workers if one.is_ready), None)
-                if useless is None:
-                    continue
-                self._retire(useless, headers=True)
+            if not self._has_room():
+                continue
             try:
                 self._workers.append(self._maker.make(waiting.ask.variables, whole=waiting.ask.whole))
                 starting += 1
@@ -241,13 +238,19 @@ class Server:
             return
         if any(worker.pid is None or (worker.is_ready and not worker.answered) for worker in self._workers):
             return
-        if len(self._workers) >= self._begin.workers:
-            used = next((one for one in self._workers if one.is_ready), None)
-            if used is None:
-                return
-            self._retire(used, headers=True)
+        if not self._has_room():
+            return
         with contextlib.suppress(OSError):  # whoever asks next will hear of it
             self._workers.append(self._maker.make({}, whole=last.ask.whole))
+
+    def _has_room(self) -> bool:
+        """Whether one more worker may be made. One that has nothing to do goes for it."""
+        if len(self._workers) < self._begin.workers:
+            return True
+        useless = next((one for one in self._workers if one.is_ready), None)
+        if useless is not None:
+            self._retire(useless, headers=True)
+        return useless is not None
 
     # ---- orphans ---------------------------------------------------------------------------------------------
 
