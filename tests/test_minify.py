@@ -337,6 +337,22 @@ def test_going_on_asks_nothing_twice(tmp_path: Path) -> None:
     assert len(asked) == len(set(asked))
 
 
+def test_sorts_that_were_seen_to_be_right_are_not_asked_about_again(tmp_path: Path) -> None:
+    """In the end one operator of each sort is tried that is not to blame: of a large graph, only those nobody knows."""
+
+    def answers(found: set[str]) -> Outcome:
+        return wrong(Symptom.VALUE, "aten.cos.default") if "cos" in found else PASSED
+
+    store, runner = Store.open(tmp_path / "store"), scripted(answers)
+    found = long_case(store, mismatch(Symptom.VALUE), program=longer_one)
+    result = minify(found, runner=runner, store=store, run_script=as_expected)
+    assert targets(result.after) == ["cos"]
+    asked = [set(targets(query.case)) for query in runner.queries if not query.record]
+    right = [names for names in asked if "cos" not in names]
+    assert right[:2] == [{"mm"}, {"exp"}]  # each by itself: what the others are given is not known
+    assert right[-1] == {"tanh", "sin", "add", "sum"}
+
+
 @pytest.mark.parametrize("op", [None, "aten.relu.default"])
 def test_an_overload_of_the_guilty_operator_is_no_other_failure(tmp_path: Path, op: str | None) -> None:
     """Covers: U5. `relu_` beside `relu`, `sum` of all beside `sum` of a dimension: it is the same bug."""

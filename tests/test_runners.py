@@ -351,6 +351,17 @@ def test_a_worker_answers_many_queries_and_those_who_want_to_be_alone_are(warm: 
 
 
 @pytest.mark.inductor
+def test_for_those_who_want_to_be_alone_a_worker_is_ready_before_they_ask() -> None:
+    """Forked while the one before them was answered: they do not wait for it."""
+    with Warm(workers=2, deadline=60) as runner:
+        assert runner.how == "fork", runner.why
+        assert isinstance(runner.run(query("whoami", accuracy=False, alone=True)), Passed)
+        assert soon(lambda: len(processes_of(runner)) == 4)  # with the server and the template
+        there = processes_of(runner)
+        assert int(runner.run(query("whoami", accuracy=False, alone=True)).stdout.split()[0]) in there
+
+
+@pytest.mark.inductor
 def test_a_worker_has_the_usual_threads_and_a_folder_of_its_own(warm: Warm) -> None:
     _, threads, folder = warm.run(query("whoami", accuracy=False)).stdout.split()
     assert int(threads) == torch.get_num_threads()

@@ -35,10 +35,11 @@ def _guessed(problem: Problem, values: Values | None, failure: Failure | None) -
     found = list(guesses(whole, failure))
     problem.ahead(map(cut, found))
     for guess in found:
-        if problem.holds(cut(guess), f"{len(guess.names)} {of}"):
+        case = cut(guess)
+        if problem.holds(case, f"{len(guess.names)} {of}"):
             return True
-        if guess.apart and problem.passed and problem.passed[-1] is cut(guess):
-            problem.cleared |= guess.names
+        if guess.apart and case is not None and problem.passed and problem.passed[-1] is case:
+            problem.cleared |= guess.names & {node.name for node in case.graph.nodes}
     return False
 
 
