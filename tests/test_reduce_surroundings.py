@@ -77,10 +77,11 @@ def reduced(case: Case, passes: list[Pass], holds: Any) -> tuple[Case, int]:
 # ---- settings ------------------------------------------------------------------------------------------------
 
 
-def asked_for(case: Case, holds: Any) -> tuple[Case, int]:
+def asked_for(case: Case, holds: Any, *, at_edge: bool = False) -> tuple[Case, int]:
     """What is left of the settings of a case, and how many questions that takes as `minify` tries them."""
     executor = Predicate(holds)
     problem = Problem(case, executor)
+    problem.at_edge = at_edge
     for tier in TIERS:
         if tier.name in ("defaults", "settings", "options"):
             run_pass(problem, tier.proposes, MATERIAL, tier.way)
@@ -94,6 +95,14 @@ def test_everything_is_as_by_default_at_once() -> None:
     assert asked == 1
     assert (found.compiler.mode, found.compiler.dynamic, found.compiler.options) == (None, None, ())
     assert found.compiler.arguments == ()
+
+
+def test_where_everything_makes_it_a_little_faster_settings_are_not_tried_one_by_one() -> None:
+    """Of a hang that is slow rather than endless: each question would take a minute, and tell nothing. Covers: U19"""
+    case = odd_case()
+    found, asked = asked_for(case, lambda tried: tried == case, at_edge=True)
+    assert found == case
+    assert asked == 3
 
 
 def test_what_the_user_chose_costs_little_if_it_matters() -> None:

@@ -36,11 +36,11 @@ def run_pass(problem: Problem, proposes: Pass, material: Material, way: Way = "e
     before = problem.best
     sites = [tuple(site) for site in proposes(problem.best, material)]
     sites = [site for site in sites if site]
+    if way == "together" or problem.at_edge:  # at the edge, what each by itself does would not be seen
+        return bool(sites) and _all_at_once(problem, sites)
     if way == "halves":
         _try_halves(problem, sites)
         return problem.best is not before
-    if way == "together" or problem.at_edge:  # at the edge, what each by itself does would not be seen
-        return bool(sites) and _all_at_once(problem, sites)
     if 1 < len(sites) <= _MOST_AT_ONCE and _all_at_once(problem, sites):
         return True
     rest = iter(sites)
