@@ -217,7 +217,8 @@ def run(program: Path, folder: Path, options: argparse.Namespace, environ: Mappi
     driver.write_text(
         (BURIED if options.buried else DRIVER).format(name=program.stem, path=str(program)), encoding="utf-8"
     )
-    asked = ("--level", options.level, "--after", options.after, "--timeout", f"{options.timeout:g}")
+    watched = ("--after", options.after) if options.after else ()
+    asked = ("--level", options.level, *watched, "--timeout", f"{options.timeout:g}")
     began = time.monotonic()
     ran = subprocess.run(
         [*SLEUTH, "run", *asked, "--store", str(store), str(driver)],
@@ -244,7 +245,7 @@ def main() -> int:
     parser.add_argument("--buried", action="store_true", help="each in the middle of a transformer of two layers")
     parser.add_argument("--timeout", type=float, default=90.0, help="seconds for each run (default 90)")
     parser.add_argument("--level", default="4")
-    parser.add_argument("--after", default="aot")
+    parser.add_argument("--after", help="what is watched; by default what `sleuth run` watches by default")
     parser.add_argument("--verbose", action="store_true", help="also print the end of what `sleuth run` said")
     options = parser.parse_intermixed_args()
     if options.folder is None:

@@ -26,12 +26,14 @@ from torchsleuth.case.schema import Apply, Entry, Meta, Node, Ref
 from torchsleuth.case.script.builder import build, notice
 from torchsleuth.case.script.graphs import graphs_in
 from torchsleuth.case.script.layout import WIDTH, wrap
+from torchsleuth.case.script.pieces.running import BACKWARD
 from torchsleuth.case.script.pieces.tensors import MADE
 from torchsleuth.case.script.shapes import line_of, shape_of
 from torchsleuth.case.script.states import draws_random_numbers
 from torchsleuth.case.script.ways import Beside, InText, Literal, choose, recipes_for, write_beside
 from torchsleuth.case.storages import recipes
 from torchsleuth.case.storages.blobs import MemoryBlobs, memory
+from torchsleuth.compare.subject import probe_loss
 from torchsleuth.config import After
 from torchsleuth.errors import BadCase, CannotHold
 
@@ -610,6 +612,28 @@ def test_compiled_by_a_backend_of_dynamo_it_runs_and_is_differentiated() -> None
 
 
 # ---- what is not plain -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (x * 2, torch.softmax(x, 0)),
+        lambda x: [x.log(), {"half": x.half() * x}],
+        lambda x: torch.complex(x, x * x),
+        lambda x: torch.sparse_coo_tensor([[1, 2]], x[:2], (5,)),
+        lambda x: (x[:0], x.detach(), 3, (x > 0)),
+    ],
+)
+def test_a_script_asks_for_the_gradients_that_a_check_compares(program: Any) -> None:
+    """Of results with NaN in them, too: the sum of such a result would spoil all gradients. Covers: S32, U26"""
+    names: dict[str, Any] = {"torch": torch}
+    exec(BACKWARD.text, names)
+    x, y = (torch.tensor([1.0, -2.0, 3.0], requires_grad=True) for _ in range(2))
+    probe_loss(program(x)).backward()
+    (found,) = names["backward"](program(y), [y, 3])
+    assert x.grad is not None
+    assert same_bits(found, x.grad)
+    assert names["backward"]((y.detach(), None), [y]) == []
 
 
 def test_a_graph_that_takes_a_backward_state_gets_a_plain_notice() -> None:

@@ -28,6 +28,8 @@ from torchsleuth.case.script.collectives import process_groups
 from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.case.stores.examining import blobs_at
 from torchsleuth.case.surroundings.state import restored
+from torchsleuth.compare.models import requires_bwd_pass
+from torchsleuth.compare.subject import probe_loss
 from torchsleuth.compare.tree import tensors_in
 from torchsleuth.config import After, Settings
 from torchsleuth.errors import SleuthError, in_words
@@ -282,7 +284,6 @@ def _differentiated(case: schema.Case, result: Any, inputs: list[Any]) -> None:
     """After Dynamo, what requires gradients gets them: the backward graph is compiled and run by that."""
     if case.compiler.after is After.AOT or not torch.is_grad_enabled():
         return
-    losses = [one.sum().abs() for one in tensors_in(result) if one.requires_grad]
     leaves = [one for one in tensors_in(inputs) if one.requires_grad]
-    if losses and leaves:
-        torch.autograd.grad(sum(losses[1:], losses[0]), leaves, allow_unused=True)
+    if leaves and requires_bwd_pass(result):
+        torch.autograd.grad(probe_loss(result), leaves, allow_unused=True)

@@ -98,13 +98,21 @@ def as_recorded(error):
 BACKWARD = Piece(
     '''
 def backward(result, args):
-    """The gradients of all inputs that want one, for the sum of all results that have one."""
-    flat = torch.utils._pytree.tree_leaves(result)
-    losses = [one.sum().abs() for one in flat if isinstance(one, torch.Tensor) and one.requires_grad]
+    """The gradients of all inputs that want one. Each element of the results has a weight of its own in the loss."""
+    loss = None
+    for one in torch.utils._pytree.tree_leaves(result):
+        if not isinstance(one, torch.Tensor) or not one.requires_grad:
+            continue
+        for part in one.unbind() if one.is_nested else [one]:
+            flat = (part if part.layout is torch.strided else part.to_dense()).reshape(-1)
+            flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+            weights = torch.arange(flat.numel(), dtype=torch.float64, device=flat.device).mul(0.7).cos()
+            term = (flat * weights.to(flat.dtype)).sum() / max(1.0, flat.numel() ** 0.5)
+            loss = term if loss is None else loss + term.to(loss.dtype)
     leaves = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.requires_grad]
-    if not losses or not leaves:
+    if loss is None or not leaves:
         return []
-    return list(torch.autograd.grad(sum(losses), leaves, allow_unused=True))
+    return list(torch.autograd.grad(loss, leaves, allow_unused=True))
 ''',
     imports=("torch.utils._pytree",),
 )
