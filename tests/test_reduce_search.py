@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from torchsleuth.reduce.searching import find_integer, least, one_minimal
+from torchsleuth.reduce.searching import find_integer, innermost, least, one_minimal
 
 
 class Counting:
@@ -107,3 +107,35 @@ def test_find_integer(limit: int) -> None:
 
     assert find_integer(holds) == limit
     assert len(asked) == len(set(asked)) <= 6 + 2 * math.log2(limit + 1)
+
+
+def lasts(things: frozenset[int]) -> bool:
+    """Whether they last a minute: each in the middle a quarter longer than those before it, each around it a little."""
+    run = longest = 0
+    for thing in range(86, 139):
+        run = run + 1 if thing in things else 0
+        longest = max(longest, run)
+    return 0.1 * len(things) + 0.17 * 1.25**longest >= 60.0
+
+
+def test_what_is_slow_is_found_among_what_is_not() -> None:
+    """Covers: U19. The shortest beginning lasts hardly longer than it has to; then all of it would seem to be needed."""
+    question = Counting(lasts)
+    found = least(innermost(range(224), question), question)
+    assert lasts(frozenset(found))
+    assert len(found) <= 32
+    assert len(least(range(224), Counting(lasts))) > 35
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 50])
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.5, 1.0])
+def test_innermost(count: int, place: float) -> None:
+    """What is needed stays, wherever it is, and not much more if that is in the middle."""
+    needed = frozenset({round(place * (count - 1))})
+    question = Counting(needed.issubset)
+    found = innermost(range(count), question)
+    assert needed <= set(found)
+    assert found == sorted(found)
+    assert len(question.known) <= 4
+    if place == 0.5:
+        assert len(found) <= 2 * -(-count // 16)

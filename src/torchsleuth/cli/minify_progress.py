@@ -60,7 +60,7 @@ class Sofar:
         match event:
             case Began(case, size):
                 self.before = self.before or (case, size)
-                self.best = self.best or (case, size)
+                self.best = case, size  # it may begin once more
             case Entered(name, words):
                 self._enter(name)
                 self.doing = words

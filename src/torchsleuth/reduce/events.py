@@ -13,7 +13,7 @@ from torchsleuth.reduce.order import Size
 
 @dataclass(frozen=True)
 class Began:
-    """With this case."""
+    """With this case, for the first time or once more."""
 
     case: Case
     size: Size

@@ -178,6 +178,10 @@ def _names_in(node: Node, graph: Graph) -> set[str]:
     return {operator_name(one.target) for one in (node, *inner)}
 
 
+class _Slow(Stopped):
+    """A hang has turned out to be slow rather than endless."""
+
+
 class _Reducing:
     def __init__(
         self,
@@ -203,6 +207,7 @@ class _Reducing:
         self._signature = None if failure is None else failure.signature
         self._strict = True
         self._slow = ""
+        self._is_reducing = False
 
     # ---- from beginning to end -------------------------------------------------------------------------------
 
@@ -222,9 +227,7 @@ class _Reducing:
         )
         why, is_broken = "", False
         try:
-            self._look(problem)
-            failed = reduce_with(problem, self._material(), lambda: self._values(problem), tiers=self._terms.tiers)
-            why = _incomplete(problem, failed)
+            why = _incomplete(problem, self._reduced(problem))
         except Stopped as stopped:
             why = str(stopped)
         except KeyboardInterrupt:
@@ -238,6 +241,23 @@ class _Reducing:
         problem.cancel()
         problem.tell(Ended(why))
         return replaced(self._concluded(problem, why), is_broken=is_broken)
+
+    def _reduced(self, problem: Problem) -> list[str]:
+        """Make it as small as it can be. What is returned are the passes that failed."""
+        self._is_reducing = True
+        try:
+            self._look(problem)
+            return self._in_rounds(problem)
+        except _Slow:
+            problem.at_edge = True
+            problem.ask_instead(self._executor())
+            problem.start_over()
+            return self._in_rounds(problem)
+        finally:
+            self._is_reducing = False
+
+    def _in_rounds(self, problem: Problem) -> list[str]:
+        return reduce_with(problem, self._material(), lambda: self._values(problem), tiers=self._terms.tiers)
 
     def _look(self, problem: Problem) -> None:
         """See something fail as recorded: a promising part of the case, or the whole of it.
@@ -302,17 +322,16 @@ class _Reducing:
     def _look_at_time(self, problem: Problem, answered: Answered) -> None:
         """What looks for a hang and meets something that ends, but late, is at the edge of what is slow.
 
-        From then on whatever is tried has to last as long as the result has to: otherwise one thing after another would
-        go, each of which makes it a little faster.
+        Then it is done once more from the beginning, and whatever is tried has to last as long as the result has to:
+        otherwise one thing after another would go, each of which makes it a little faster.
         """
         answer, kind = answered.answer, None if self._signature is None else self._signature.kind
-        if problem.at_edge or self._oracle is not None or kind != "timed out" or answer.verdict is not Verdict.PASSED:
+        if problem.at_edge or not self._is_reducing or self._oracle is not None or kind != "timed out":
             return
-        if answer.seconds < _EDGE * self._time_for_one():
+        if answer.verdict is not Verdict.PASSED or answer.seconds < _EDGE * self._time_for_one():
             return
         self._slow = f"{answered.words}: it ends after {answer.seconds:.0f} s"
-        problem.at_edge = True
-        problem.ask_instead(self._executor())
+        raise _Slow
 
     def _executor(self) -> Executor:
         return self._oracle or Oracular(

@@ -13,7 +13,7 @@ from torchsleuth.case.schema import Case, Failure
 from torchsleuth.reduce.guiding import guesses, likely_needed
 from torchsleuth.reduce.problem import Problem
 from torchsleuth.reduce.restricting import Values, Whole
-from torchsleuth.reduce.searching import least, one_minimal
+from torchsleuth.reduce.searching import innermost, least, one_minimal
 
 
 def shortcut(problem: Problem, values: Values | None = None, failure: Failure | None = None) -> bool:
@@ -53,6 +53,8 @@ def fewer_operators(problem: Problem, values: Values | None = None) -> bool:
     names: Sequence[str] = whole.operators
     if len(names) > 2:
         question.fewer_outputs()
+        if problem.at_edge:
+            names = innermost(names, question)
         names = least(names, question)
     if not problem.at_edge:
         names = one_minimal(names, question, likely_needed(whole))

@@ -186,6 +186,14 @@ class Problem:
         self.passed.clear()
         self.tell(Improved(case, self.size, words))
 
+    def start_over(self) -> None:
+        """From the whole case: what was found is not small in the way that counts from now on."""
+        self.best, self.size = self.original, self.measure(self.original)
+        self.seen = Answer(Verdict.SAME)
+        self.trail[1:] = []
+        self.passed.clear()
+        self.tell(Began(self.best, self.size))
+
     def cancel(self) -> None:
         """Whatever was begun is given up; what is answered already is kept."""
         self._give_up(set(self._flying))

@@ -1,6 +1,7 @@
 """Searches for the fewest of many things that still do. They know nothing of cases: only whether some things do.
 
     least(things, question)         few of the things that still do; all by itself
+    innermost(things, question)     without what can be left out on both sides, roughly
     one_minimal(things, question)   so few that none can be left out by itself
     find_integer(holds)             the largest number that still does
 
@@ -56,6 +57,22 @@ def least(things: Sequence[T], question: Question[T]) -> list[T]:
         wait, pause = (wait - 1, pause) if is_needed else (0, 1)
         needed, between = [left[-1], *needed], left[:-1]
     return [*first, *needed]
+
+
+def innermost(things: Sequence[T], question: Question[T], parts: int = 16) -> list[T]:
+    """The things without as many parts as can be left out on both sides alike, given that all of them do.
+
+    For where every thing matters a little, and only all of them together do: to look for the shortest beginning first
+    would use up what there is to spare, and then all of it would seem to be needed.
+    """
+    size = -(-len(things) // parts)
+    blocks = [things[start : start + size] for start in range(0, len(things), size)]
+    inner = sorted(range(len(blocks)), key=lambda at: abs(2 * at + 1 - len(blocks)))
+
+    def part(count: int) -> list[T]:
+        return [thing for at in sorted(inner[:count]) for thing in blocks[at]]
+
+    return part(_bisected(len(blocks), part, question))
 
 
 def _without_end(things: list[T], question: Question[T]) -> list[T]:
