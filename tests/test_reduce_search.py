@@ -119,7 +119,9 @@ def lasts(things: frozenset[int]) -> bool:
 
 
 def test_what_is_slow_is_found_among_what_is_not() -> None:
-    """Covers: U19. The shortest beginning lasts hardly longer than it has to; then all of it would seem to be needed."""
+    """Covers: U19. The shortest beginning lasts hardly longer than it has to: then all of it would seem to be needed,
+    also what hardly takes any time.
+    """
     question = Counting(lasts)
     found = least(innermost(range(224), question), question)
     assert lasts(frozenset(found))
