@@ -5,10 +5,10 @@
 
 Every `*.py` in the folder has `make() -> (function, arguments)`; a line `# kind: ...` in it says what is known of the
 bug. A driver of ten lines compiles the function and calls it once, under `sleuth run`, with a store of its own and no
-compiler caches from before. The table has one line for each case that was kept; `--export` also runs `sleuth export` on
-it, which runs the script in a fresh interpreter; `--verify` runs `sleuth verify`, which replays it in another one as
-well, and says what differs; `--minify` makes it small. `--buried` puts each into the middle of a transformer of two
-layers first. The exit code is 1 if a program left no case.
+compiler caches from before. The table has one line for each case that `sleuth run` names; `--export` also runs
+`sleuth export` on it, which runs the script in a fresh interpreter; `--verify` runs `sleuth verify`, which replays it
+in another one, too, and says what differs; `--minify` makes it small. `--buried` puts each into the middle of a
+transformer of two layers first. The exit code is 1 if a program left no case.
 """
 
 from __future__ import annotations
@@ -106,12 +106,13 @@ class Ran:
         """A line of the table for each case, with what else was tried; one that says so, if there is none."""
         store = Store.open(self.store)
         start = self.program.stem, known_as(self.program), str(self.code), f"{self.seconds:.0f}"
-        entries = list(store.entries())
-        for entry in entries:
-            case = store.load(entry.id)
-            tried = (trial(entry.id, self.store) for trial in trials)
-            yield (*start, *described(case, self.program.parent), *tried)
-        if not entries:
+        cases = {entry.id: store.load(entry.id) for entry in store.entries()}
+        around = {case.origin.parent for case in cases.values()}  # of a case and what it came from, it is named alone
+        for id, case in cases.items():
+            if id not in around:
+                tried = (trial(id, self.store) for trial in trials)
+                yield (*start, *described(case, self.program.parent), *tried)
+        if not cases:
             yield (*start, "no case", *[""] * (len(HEAD) - len(start) - 1 + len(trials)))
 
 
