@@ -171,7 +171,6 @@ def test_a_keyboard_interrupt_is_not_a_missing_name() -> None:
 
 
 ACCESSORS: dict[str, Callable[[], object]] = {
-    "inductor_prims": lambda: torch_compat.find_operator("prims", "inductor_seeds", "default"),
     "inductor_inner": torch_compat.inductor_compiler,
     "FakeStore": lambda: torch_compat.one_process(2, []).__enter__(),
     "register_group": lambda: torch_compat.one_process(2, ["a"]).__enter__(),

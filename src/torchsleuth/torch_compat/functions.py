@@ -6,10 +6,8 @@ import importlib
 import importlib.util
 from collections.abc import Iterator
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    pass
 from torchsleuth.torch_compat.names import resolve
 from torchsleuth.torch_compat.operators import is_higher_order_op, is_op_overload
 
@@ -21,9 +19,7 @@ def find_operator(namespace: str, name: str, overload: str | None) -> Any:
     if namespace == "higher_order":
         _load_higher_order_ops()
         return resolve("higher_order_ops").get(name) if overload is None else None
-    if namespace == "prims" and name.startswith("inductor_"):
-        resolve("inductor_prims")
-    if not resolve("operator_schemas")(f"{namespace}::{name}"):
+    if not _is_registered(namespace, name):
         return None  # asking `torch.ops` itself would leave an empty namespace behind
     space = getattr(torch.ops, namespace, None)
     if not isinstance(space, type(torch.ops.aten)):
@@ -35,6 +31,41 @@ def find_operator(namespace: str, name: str, overload: str | None) -> Any:
         return packet
     found = getattr(packet, overload, None)
     return found if is_op_overload(found) else None
+
+
+def _is_registered(namespace: str, name: str) -> bool:
+    schemas = resolve("operator_schemas")
+    if schemas(f"{namespace}::{name}"):
+        return True
+    for module in _REGISTERING.get(namespace, ()):
+        try:
+            importlib.import_module(module)
+        except ImportError:  # a torch without distributed, or one that has moved it: the operator is not to be had
+            continue
+    return bool(schemas(f"{namespace}::{name}"))
+
+
+_REGISTERING: Final = {
+    "_c10d_functional": ("torch.distributed._functional_collectives",),
+    "_dtensor": ("torch.distributed.tensor._collective_utils",),
+    "_inductor_test": ("torch._inductor.test_operators",),
+    "bucketing": ("torch._inductor.fx_passes.bucketing",),
+    "c10d_functional": ("torch.distributed._functional_collectives",),
+    "flex_lib": ("torch._dynamo._trace_wrapped_higher_order_op",),
+    "fsdp": (
+        "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        "torch.distributed.fsdp._fully_shard._fsdp_param",
+    ),
+    "prims": ("torch._inductor.inductor_prims",),
+    "quantized_decomposed": ("torch.ao.quantization.fx._decomposed",),
+    "streams": ("torch._dynamo.variables.streams",),
+    "symm_mem": ("torch.distributed._symmetric_memory",),
+    "torch_attn": ("torch.nn.attention.varlen",),
+}
+"""Modules of torch that register operators when they are imported, by namespace (known on 2.13).
+
+Whoever captured a graph had them. Whoever opens a case may not: importing torch alone does not bring them.
+"""
 
 
 def operator_path(op: object) -> str | None:

@@ -321,11 +321,6 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "_compile_fx_main",
             "watching the graphs that Inductor compiles",
         ),
-        "inductor_prims": PrivateName(
-            "torch._inductor.inductor_prims",
-            "seeds",
-            "reading graphs with random operators of Inductor's",
-        ),
         "inductor_inner": PrivateName(
             "torch._inductor.compile_fx",
             "compile_fx_inner",
