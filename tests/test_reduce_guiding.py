@@ -125,3 +125,19 @@ def test_operators_apart_are_given_what_eager_computed() -> None:
     expected = x.sin(), x.sin().relu(), *x.sin().relu().max(0), (x.sin().relu().amax(0) + y).tanh()
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(runs(made, blobs), expected, strict=True))
     assert Whole(case).apart({"relu"}) is None
+
+
+def test_what_a_library_computes_comes_last_among_operators_apart() -> None:
+    """Covers: U16. A product between others keeps them from sharing a kernel, and each kernel takes as long again."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x @ y, x.sin(), torch.addmm(x, x, y), *y.max(0)
+
+    x, y = torch.randn(3, 3), torch.randn(3, 3)
+    case, blobs = recorded(program, x, y)
+    made = Whole(case).apart({"mm", "sin", "addmm", "max_1"})
+    assert made is not None
+    assert legal(made)
+    assert targets(made) == ["sin", "max", "getitem", "getitem", "mm", "addmm"]
+    expected = x.sin(), *y.max(0), x @ y, torch.addmm(x, x, y)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(runs(made, blobs), expected, strict=True))

@@ -14,7 +14,7 @@ What the graph returned and still has is returned, and so is whatever nobody use
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final, TypeAlias
 
 from torchsleuth.case.names import DTYPE_BITS
@@ -36,6 +36,7 @@ from torchsleuth.case.schema import (
 from torchsleuth.reduce.graphs import (
     is_call,
     map_arguments,
+    name_of,
     operators,
     output_of,
     picks_one,
@@ -57,6 +58,8 @@ _Type: TypeAlias = tuple[object, ...]
 
 Values: TypeAlias = Mapping[str, Recorded]
 
+_BY_LIBRARY: Final = frozenset("mm addmm bmm baddbmm convolution".split())
+"""What compilers leave to a library. Each returns one tensor, so that nothing is picked out of its result."""
 _GIVEN: Final = "_given"
 """What the result of an operator is called when it is given to another one, and computed as well."""
 
@@ -140,7 +143,7 @@ class _Cut:
 
     def case(self) -> Case:
         whole = self._whole
-        for node in whole.case.graph.nodes[:-1]:
+        for node in self._in_order():
             if node.op in ("placeholder", "get_attr"):
                 self._now[node.name] = Ref(node.name)
             elif node.name in self._kept or (node.name in whole.picks and self._source_is_there(node)):
@@ -152,6 +155,9 @@ class _Cut:
             raise _Impossible
         self._used.update(returned)
         return self._put_together(returned)
+
+    def _in_order(self) -> Sequence[Node]:
+        return self._whole.case.graph.nodes[:-1]
 
     def _source_is_there(self, node: Node) -> bool:
         source = node.args[0]
@@ -313,6 +319,10 @@ class _Apart(_Cut):
     def __init__(self, whole: Whole, kept: Set[str]) -> None:
         super().__init__(whole, kept, outputs=False, bypass=False)
         self._given_now: dict[str, Value] = {}
+
+    def _in_order(self) -> Sequence[Node]:
+        """What a library computes comes last: then all others can share a kernel, which is compiled much faster."""
+        return sorted(super()._in_order(), key=lambda node: is_call(node) and name_of(node) in _BY_LIBRARY)
 
     def _keep(self, node: Node) -> None:
         picks = node.name in self._whole.picks
