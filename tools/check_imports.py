@@ -46,7 +46,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("torch_compat",),
     ("compare", "case"),
     ("run",),
-    ("capture", "reduce", "analyse", "frontend", "dropin"),
+    ("capture", "reduce", "analyse", "frontend"),
+    ("dropin",),
     ("report",),
     ("cli", "auto", "pytest_plugin"),
 )

@@ -1,0 +1,1 @@
+"""Who is to blame for a failure."""

@@ -1,0 +1,1 @@
+"""torch's own repro interface, served by torchsleuth: the same names and calling conventions."""
