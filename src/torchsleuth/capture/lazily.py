@@ -45,7 +45,7 @@ class Lazily:
         self._arguments: dict[str, Any] = {"after": after, "level": level, "store": store, "journal": journal}
         self._installed: AbstractContextManager[Any] | None = None
         self._watch: Any = None
-        self._finder = _WhenImported(_DYNAMO, self._begin)
+        self._finder = WhenImported(_DYNAMO, self._begin)
 
     @property
     def kept(self) -> list[Kept]:
@@ -83,7 +83,7 @@ class Lazily:
             warnings.warn(f"torchsleuth does not watch this program: {self.failed}", stacklevel=2)
 
 
-class _WhenImported(MetaPathFinder):
+class WhenImported(MetaPathFinder):
     """Calls somebody once a module has been imported."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:

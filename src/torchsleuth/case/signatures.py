@@ -24,7 +24,7 @@ from torchsleuth.case.schema import Signature
 from torchsleuth.errors import BadValue
 from torchsleuth.outcome import Stage
 
-Mode = Literal["origin", "exact", "any", "regex"]
+Mode = Literal["origin", "exact", "kind", "any", "regex"]
 
 _DEPTH: Final = 3
 """So many of the innermost functions tell where something was raised."""
@@ -78,7 +78,7 @@ class Match:
 
     @classmethod
     def parse(cls, text: str) -> Match:
-        """`origin`, `exact`, `any` or `regex:...`, as a user writes it."""
+        """`origin`, `exact`, `kind`, `any` or `regex:...`, as a user writes it."""
         mode, colon, pattern = text.partition(":")
         mode = mode.strip()
         if mode == "regex" and pattern:
@@ -95,6 +95,8 @@ class Match:
         match self.mode:
             case "any":
                 return True
+            case "kind":
+                return recorded.kind == seen.kind
             case "exact":
                 return recorded == seen or _equal_but_for_operator(recorded, seen)
             case "regex":
@@ -109,8 +111,10 @@ class Match:
 
 ORIGIN: Final = Match()
 EXACT: Final = Match("exact")
+KIND: Final = Match("kind")
+"""Any exception for an exception, any wrong result for a wrong result."""
 ANY: Final = Match("any")
-_MODES: Final[Mapping[str, Match]] = {"origin": ORIGIN, "exact": EXACT, "any": ANY}
+_MODES: Final[Mapping[str, Match]] = {"origin": ORIGIN, "exact": EXACT, "kind": KIND, "any": ANY}
 
 
 def _unusable(text: str, cause: str) -> BadValue:

@@ -54,16 +54,21 @@ def cast_to_fp64(model: Any, inputs: Sequence[Any]) -> tuple[Callable[..., Any],
         raise _no_reference("an input is packed or quantised")
     wide_inputs = clone_inputs(inputs, _widen_dtype)
     if isinstance(model, torch.nn.Module):
-        wide = copy.deepcopy(model)
-        for module in wide.modules():
-            _widen_state(module)
-        for module in wide.modules():
-            _widen_attributes(module)
-        graphs = [module for module in wide.modules() if isinstance(module, torch.fx.GraphModule)]
-        for graph in graphs:
-            _widen_graph(graph)
-        model = wide
+        model = copy.deepcopy(model)
+        widen_module(model)
     return DoublePrecision(model, is_graph=_is_all_graph(model)), wide_inputs
+
+
+def widen_module(module: torch.nn.Module) -> None:
+    """Make a module double precision, in place: its state, other tensors that it holds, and the casts in its graphs."""
+    parts = list(module.modules())
+    for part in parts:
+        _widen_state(part)
+    for part in parts:
+        _widen_attributes(part)
+    for part in parts:
+        if isinstance(part, torch.fx.GraphModule):
+            _widen_graph(part)
 
 
 class DoublePrecision:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace as replaced
+from pathlib import Path
+from typing import Protocol
 
 from torchsleuth.case.schema import Case, Failure
+from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.stores.store import Listed
 from torchsleuth.reduce.executors import Answer
 from torchsleuth.reduce.graphs import replace
@@ -33,6 +36,14 @@ class Delivered:
         return self.delivery.reproduces is False
 
 
+class Deliver(Protocol):
+    """Writes the script of a case, and runs it: `run.delivery.deliver`, or somebody else's."""
+
+    def __call__(
+        self, blobs: Blobs, case: Case, out: Path, *, trust: bool, run: bool, runner: deliveries.Runner
+    ) -> Delivery: ...
+
+
 @dataclass(frozen=True)
 class Delivering:
     """Saves cases that came of another one."""
@@ -44,6 +55,8 @@ class Delivering:
     run_script: deliveries.Runner
     lasting: Callable[[Case, Failure], Failure | None]
     """How a case fails if it is given as much time as it takes to be sure. None: it does not."""
+    deliver: Deliver | None = None
+    """Who writes and runs scripts. None: the engine itself."""
 
     def smallest(self, trail: Sequence[tuple[Case, Answer | None]]) -> tuple[Delivered, list[Delivered]]:
         """The smallest that reproduces, or else the smallest; and those that were tried and do not.
@@ -77,7 +90,7 @@ class Delivering:
         lasting = None if seen is None else self.lasting(case, seen)
         before = set(store.case_names())
         entry = self.save(case, lasting or seen)
-        delivery = deliver(
+        delivery = (self.deliver or deliver)(
             store.blobs,
             self._descended(case, lasting or seen),
             self.place.script(entry),

@@ -28,7 +28,7 @@ from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Listed, Store
 from torchsleuth.errors import DoesNotFail, SleuthError
 from torchsleuth.outcome import Passed, Stage, is_failure
-from torchsleuth.reduce.delivering import Delivering
+from torchsleuth.reduce.delivering import Deliver, Delivering
 from torchsleuth.reduce.events import Answered, Ended, Entered, Event, Improved, Observer
 from torchsleuth.reduce.executors import Answer, Executor, Oracular
 from torchsleuth.reduce.graphs import operators, refs_of, replace
@@ -48,7 +48,7 @@ from torchsleuth.run.checking.isolating import TOGETHER
 from torchsleuth.run.delivery import Delivery
 from torchsleuth.run.observing.signatures import failure_of
 from torchsleuth.run.oracle import Verdict, verdict_of
-from torchsleuth.run.query import Query, Runner
+from torchsleuth.run.query import Checks, Query, Runner
 from torchsleuth.run.runners.client import cores
 from torchsleuth.run.runners.warm import Warm
 from torchsleuth.run.scripts import run_script
@@ -88,6 +88,12 @@ class Terms:
     again: bool = False
     """Ask everything again, whatever is known from before."""
     tiers: Sequence[Tier] = TIERS
+    accuracy: bool | None = None
+    """Compare with eager. None: if the recorded failure is a wrong result, or there is none."""
+    checks: Checks = Checks()
+    """How, if so."""
+    find_op: bool = True
+    """Find out which operator is to blame for a wrong result, and have it be that one from then on."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +144,13 @@ def minify(
     terms: Terms = Terms(),  # noqa: B008 - immutable
     observers: Sequence[Observer] = (),
     run_script: deliveries.Runner = run_script,
+    deliver: Deliver | None = None,
 ) -> Reduction:
     """Make a case as small as it can be, while it fails in the same way.
 
     `case` is a `Found`, or the id, the label or the path of one. `oracle`: whoever answers whether a case still fails;
     by default a runner of warmed workers, and the signature of the case; a runner beside an oracle is asked for values
-    of eager only. What is found is saved in the store.
+    of eager only. What is found is saved in the store. `deliver` writes the script of a case, and runs it.
     """
     store = store or Store.open()
     found = case if isinstance(case, Found) else store.find(case)
@@ -158,7 +165,7 @@ def minify(
             served = runner = stack.enter_context(Warm(workers=workers, memory=terms.memory))
             served.start()
         torch_compat.import_dynamo()  # while workers get ready: passes need it
-        return _Reducing(found, place, verdicts, oracle, runner, terms, observers, run_script).run()
+        return _Reducing(found, place, verdicts, oracle, runner, terms, observers, run_script, deliver).run()
 
 
 def _incomplete(problem: Problem, failed: Sequence[str]) -> str:
@@ -193,6 +200,7 @@ class _Reducing:
         terms: Terms,
         observers: Sequence[Observer],
         run_script: deliveries.Runner,
+        deliver: Deliver | None,
     ) -> None:
         self._found = found
         self._place = place
@@ -202,6 +210,7 @@ class _Reducing:
         self._terms = terms
         self._observers = observers
         self._run_script = run_script
+        self._deliver = deliver
         self._began = time.monotonic()
         failure = found.case.failure
         self._signature = None if failure is None else failure.signature
@@ -339,7 +348,14 @@ class _Reducing:
             self._question,
             self._signature,
             self._terms.match,
-            also=(self._time_for_one(), self._strict, self._terms.trust, self._terms.memory),
+            also=(
+                self._time_for_one(),
+                self._strict,
+                self._terms.trust,
+                self._terms.memory,
+                self._terms.accuracy,
+                self._terms.checks,
+            ),
             workers=self._terms.workers or cores(),
             needs=self._terms.needs,
         )
@@ -354,7 +370,9 @@ class _Reducing:
         return Query(
             case,
             self._place.store.home,
-            find_op=kind == "mismatched" and not self._is_known_to_be_several(case),
+            accuracy=self._terms.accuracy,
+            checks=self._terms.checks,
+            find_op=self._terms.find_op and kind == "mismatched" and not self._is_known_to_be_several(case),
             strict=self._strict,
             trust=self._terms.trust,
             alone=kind in _ALONE,
@@ -497,7 +515,9 @@ class _Reducing:
         )
 
     def _delivering(self) -> Delivering:
-        return Delivering(self._place, self._found.id, self._terms.trust, self._run_script, self._lasting)
+        return Delivering(
+            self._place, self._found.id, self._terms.trust, self._run_script, self._lasting, self._deliver
+        )
 
     def _lasting(self, case: Case, seen: Failure) -> Failure | None:
         """How a case fails if it is given as much time as it takes to be sure. None: it does not."""

@@ -50,6 +50,18 @@ class Compiled:
         return torch_compat.output_code_of(self.function) or ""
 
 
+class Boxed:
+    """What was compiled, as a function that takes one list."""
+
+    _boxed_call = True
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled = compiled
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self._compiled(inputs)
+
+
 @dataclass(frozen=True)
 class Compiler:
     """Compiles the graph of a case. `name`: with another compiler than its own."""

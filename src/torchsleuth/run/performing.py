@@ -28,17 +28,18 @@ from torchsleuth.case.script.collectives import process_groups
 from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.case.stores.examining import blobs_at
 from torchsleuth.case.surroundings.state import restored
-from torchsleuth.compare.models import requires_bwd_pass
+from torchsleuth.compare.comparison import Tolerance
+from torchsleuth.compare.models import requires_bwd_pass, same_two_models
 from torchsleuth.compare.subject import probe_loss
 from torchsleuth.compare.tree import tensors_in
 from torchsleuth.config import After, Settings
-from torchsleuth.errors import SleuthError, in_words
-from torchsleuth.outcome import Broken, Mismatched, Outcome, OutOfMemory, Passed, Stage, Unrunnable
+from torchsleuth.errors import NoReference, SleuthError, in_words
+from torchsleuth.outcome import Broken, Mismatched, Outcome, OutOfMemory, Passed, Stage, Symptom, Unrunnable
 from torchsleuth.run import own_code
 from torchsleuth.run.checking.check import run_checked
 from torchsleuth.run.checking.isolating import guilty_op, op_at
 from torchsleuth.run.checking.reference import reference_of
-from torchsleuth.run.compiling import Compiled, Compiler
+from torchsleuth.run.compiling import Boxed, Compiled, Compiler
 from torchsleuth.run.observing.raising import is_out_of_memory, raised
 from torchsleuth.run.query import Progress, Query
 from torchsleuth.run.synchronising import accelerators_of, synchroniser
@@ -207,6 +208,8 @@ class _Run:
             return result
 
         settings = dataclasses.replace(_SETTINGS, **{n: getattr(self._query.checks, n) for n in _CHECKED})
+        if not self._query.checks.judged:
+            return self._by_tolerance(compiler, compiled, reference, inputs)
         checked = run_checked(noted, reference, inputs, boxed=boxed, settings=settings)
         if checked.unknown is not None:
             return Unrunnable(Stage.COMPARE, reason=checked.unknown)
@@ -224,6 +227,44 @@ class _Run:
             op=None if guilty is None else guilty[0],
             node=None if guilty is None else guilty[1],
             also=found.also,
+        )
+
+    def _by_tolerance(
+        self, compiler: Compiler, compiled: Compiled, reference: fx.GraphModule, inputs: list[Any]
+    ) -> Outcome:
+        """Compare as torch's own tool does: eager, compiled and fp64 by their distances."""
+        checks = self._query.checks
+        boxed = self._case.compiler.after is After.AOT
+        tolerance = Tolerance(tol=checks.tolerance, ignore_non_fp=checks.ignore_non_fp)
+        self._enter(Stage.COMPARE)
+        with config.patch(fp64=checks.fp64, after=None):
+            try:
+                found = same_two_models(
+                    reference,
+                    Boxed(compiled),
+                    inputs,
+                    boxed or checks.forward_only,
+                    require_fp64=checks.require_fp64 and checks.fp64,
+                    tolerance=tolerance,
+                )
+            except NoReference as error:
+                return Unrunnable(Stage.COMPARE, reason=error.cause)
+        if found.raised is not None:
+            self._enter(Stage.RUN)
+            raise found.raised
+        if found:
+            return Passed(Stage.COMPARE)
+        path = f"output{found.path}" if boxed or checks.forward_only else found.path.removeprefix(".")
+        guilty = None
+        if self._query.find_op:
+            guilty = op_at(reference, path) or guilty_op(reference, inputs, compiler.apart)
+        return Mismatched(
+            Stage.COMPARE,
+            symptom=found.symptom or Symptom.VALUE,
+            path=path,
+            explanation=str(found),
+            op=None if guilty is None else guilty[0],
+            node=None if guilty is None else guilty[1],
         )
 
     # ---- failures ------------------------------------------------------------------------------------------

@@ -37,6 +37,11 @@ class Checks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fp64: bool = True
     ignore_non_fp: bool = False
     forward_only: bool = False
+    judged: bool = True
+    """What differs is a failure only if rounding does not explain it. False: the tolerance alone decides, as in torch's
+    own tool."""
+    require_fp64: bool = False
+    """Where the tolerance alone decides: without an fp64 reference nothing is known."""
 
 
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -43,12 +43,25 @@ def _called_by(node: fx.Node) -> Iterator[schema.Code]:
         if path is not None and targets.is_custom(path):
             yield _custom_op(path)
     if node.op == "call_function" and targets.is_unknown(name := targets.target_name(node.target)):
-        module, file, line, source = _described(node.target)  # type: ignore[arg-type]
-        constants = tuple(_helpers(node.target))
-        yield schema.Code("function", name, module=module, file=file, line=line, source=source, constants=constants)
+        yield describe_function(node.target, name)  # type: ignore[arg-type]
     number = node.kwargs.get("kernel_idx")
     if "triton_kernel_wrapper" in str(node.target) and isinstance(number, int):
         yield _triton_kernel(number)
+
+
+def describe_function(function: Callable[..., Any], name: str | None = None) -> schema.Code:
+    """A function of the user's own: where it is from, its source, and what that refers to. `name`: what it is called
+    in a graph."""
+    module, file, line, source = _described(function)
+    return schema.Code(
+        "function",
+        targets.target_name(function) if name is None else name,
+        module=module,
+        file=file,
+        line=line,
+        source=source,
+        constants=tuple(_helpers(function)),
+    )
 
 
 # ---- custom operators ------------------------------------------------------------------------------------

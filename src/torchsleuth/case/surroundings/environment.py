@@ -53,9 +53,14 @@ _A_PLACE = re.compile(r"[/\\]|(^|\s)-")
 _WITH_A_PASSWORD = re.compile(r"://[^/@\s]*@")
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable may be a secret, going by its name."""
+    return _SECRET.search(name) is not None
+
+
 def is_kept(name: str) -> bool:
     """Whether a variable belongs into a case, going by its name."""
-    if _SECRET.search(name) or _LOCAL.fullmatch(name) or not name.isascii():
+    if is_secret(name) or _LOCAL.fullmatch(name) or not name.isascii():
         return False
     return name in _PROGRAMS or name in _NAMES or name.startswith(_PREFIXES)
 

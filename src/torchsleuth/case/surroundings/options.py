@@ -86,11 +86,11 @@ def options_restored(options: Iterable[Config], *, trust: bool = False) -> Itera
                 changes = {
                     name: value
                     for name, value in values.items()
-                    if name not in unknown and not _equal(value, here[name])
+                    if name not in unknown and not equal(value, here[name])
                 }
                 stack.enter_context(torch_compat.config_patch(module, changes))
                 now = torch_compat.config_values(module)
-                forced = [name for name, value in changes.items() if not _equal(value, now[name])]
+                forced = [name for name, value in changes.items() if not equal(value, now[name])]
                 skipped += [f"{module}.{name} (a variable of this environment forces it)" for name in sorted(forced)]
         if skipped:
             warnings.warn(f"{NOT_ALL}: {'; '.join(skipped)}", stacklevel=4)
@@ -128,7 +128,7 @@ def _changed(module: str) -> dict[str, Any]:
     return {
         name: value
         for name, value in torch_compat.config_values(module).items()
-        if _is_kept(module, name) and not _equal(value, defaults.get(name, value))
+        if _is_kept(module, name) and not equal(value, defaults.get(name, value))
     }
 
 
@@ -142,12 +142,13 @@ def _is_kept(module: str, name: str) -> bool:
     return (module, name) not in _OF_THE_PEER and _OF_THE_MACHINE.fullmatch(name) is None
 
 
-def _equal(one: object, other: object) -> bool:
+def equal(one: object, other: object) -> bool:
+    """Whether two values of an option are one. Those of the user's own may compare in any way they like."""
     if one is other:
         return True
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # noqa: BLE001 - a value of the user's own may compare in any way it likes
+    except Exception:  # noqa: BLE001 - as they like
         return False
 
 

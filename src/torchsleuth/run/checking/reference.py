@@ -31,6 +31,11 @@ def reference_of(gm: fx.GraphModule, *, as_inductor_draws: bool = True) -> fx.Gr
     return _Copier({}, as_inductor_draws).copy_graph(gm)
 
 
+def frozen_copy(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph as it is now, to be written down later: own nodes, with what they know, and own nested graphs."""
+    return _Copier({}, as_inductor_draws=False, keeps_meta=True).copy_graph(gm)
+
+
 def with_tensors(gm: fx.GraphModule, swaps: Mapping[int, torch.Tensor]) -> fx.GraphModule:
     """The graph once more, with other tensors in place of its parameters, buffers and constants (by their `id`)."""
     return _Copier(swaps).copy_graph(gm)
@@ -85,9 +90,12 @@ _IN_PLACE: Final = frozenset(
 class _Copier:
     """Copies graphs and the modules in them, each once, with some tensors swapped."""
 
-    def __init__(self, swaps: Mapping[int, torch.Tensor], as_inductor_draws: bool = True) -> None:
+    def __init__(
+        self, swaps: Mapping[int, torch.Tensor], as_inductor_draws: bool = True, keeps_meta: bool = False
+    ) -> None:
         self.swaps = swaps
         self.as_inductor_draws = as_inductor_draws
+        self.keeps_meta = keeps_meta
         self.copies: dict[int, torch.nn.Module] = {}
 
     def copy_graph(self, gm: fx.GraphModule) -> fx.GraphModule:
@@ -95,7 +103,7 @@ class _Copier:
         draws = any(stand_in(node) is inductor_seeds for node in graph.nodes)
         attributes: dict[str, Any] = {}
         for node in graph.nodes:
-            node.meta = {}
+            node.meta = dict(node.meta) if self.keeps_meta else {}
             if node.op in ("get_attr", "call_module"):
                 attributes[node.target] = self._copy(functools.reduce(getattr, node.target.split("."), gm))
             function = stand_in(node) if self.as_inductor_draws else None
@@ -104,6 +112,8 @@ class _Copier:
                 node.kwargs = {} if function is inductor_seeds else {"drawn_here": draws}
         copied = fx.GraphModule(attributes, graph, type(gm).__name__)
         copied.training = gm.training
+        if self.keeps_meta:
+            copied.meta.update(gm.meta)
         return copied
 
     def _copy(self, value: Any) -> Any:
