@@ -16,7 +16,8 @@ Three rules, in the order of what they protect:
    `torch.ops.aten._to_copy` is fine anywhere, and so are dunders such as `torch.__version__`.
 
 3. **What we replace** (`FORBIDDEN`) appears nowhere, not even as a string that something could resolve
-   later. A sentence may name it.
+   later. A sentence may name it, and so may the package that stands in its place (`STANDS_IN`); which does not
+   import it either.
 
 An import counts wherever it stands: in a function, under `TYPE_CHECKING`, in a `try`, or spelled as
 `importlib.import_module("literal")`, `__import__("literal")` or `getattr(torch, "literal")`. Names are
@@ -64,6 +65,9 @@ FORBIDDEN = (
     "functorch.compile.minifier",
 )
 """What torchsleuth replaces, and therefore does not lean on."""
+
+STANDS_IN = "dropin"
+"""Puts itself where what it replaces is called, and logs where that logs: it has to name it."""
 
 COMPAT = "torch_compat"
 FRONT_DOOR = frozenset({"__init__", "__main__"})
@@ -309,7 +313,7 @@ def broken_by(module: Module, found: ReferenceFinder, tops: Collection[str]) -> 
         message = forbidden(reference) or private_torch_name(module, reference) or wrong_layer(module, reference, tops)
         if message:
             yield Violation(module.path, reference.line, message)
-    for reference in found.strings:
+    for reference in found.strings if module.top != STANDS_IN else ():
         if message := forbidden(reference):
             yield Violation(module.path, reference.line, message)
 
