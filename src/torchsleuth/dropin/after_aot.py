@@ -22,12 +22,14 @@ import textwrap
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Final
 
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.hub import tqdm  # type: ignore[attr-defined]
 
 from torchsleuth import torch_compat
@@ -387,7 +389,14 @@ def inductor_fails(fx_g: fx.GraphModule, args: Sequence[Any], check_str: str | N
 def _compiled(gm: fx.GraphModule, args: Sequence[Any]) -> Callable[[list[Any]], Any]:
     """What Inductor makes of a copy of the graph."""
     own = copy.deepcopy(gm)
-    compiled = torch_compat.compile_inner()(own, _get_compile_args(own, args))
+    given = _get_compile_args(own, args)
+    with ExitStack() as stack:
+        if given is args and any(isinstance(child, fx.GraphModule) for child in own.children()):
+            # Graphs with graphs in them are compiled as AOT hands them over: with fakes that may have new symbols.
+            mode = torch_compat.fake_mode(ShapeEnv())
+            given = [torch_compat.as_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in args]
+            stack.enter_context(torch_compat.tracing(mode))
+        compiled = torch_compat.compile_inner()(own, given)
     if isinstance(compiled, str):
         raise AssertionError("Inductor wrote files instead of a function: it compiles ahead of time")
     return compiled  # type: ignore[no-any-return]

@@ -11,14 +11,15 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from torchsleuth import torch_compat
 from torchsleuth.capture.naming import describe_backend
 from torchsleuth.case import schema
 from torchsleuth.case.graphs.code import describe_function
-from torchsleuth.case.script.code import defined_by, write_code
-from torchsleuth.case.script.layout import Page
+from torchsleuth.case.script.code import defined_by, missing_from, write_code
+from torchsleuth.case.script.layout import Page, tidy
 from torchsleuth.errors import SleuthError
 
 
@@ -61,14 +62,31 @@ def _of_function(function: Callable[..., Any], described: schema.Compiler) -> Ch
     if module and name and module != "__main__" and _found(module, name) is function:
         path = f"{module}.{name}"
         return Chosen(path, f"import {module}\n", path)
-    page = Page()
+    why = "its source is not there"
     try:
         code = describe_function(function)
-        write_code(page, (code,))
-        return Chosen(defined_by((code,))[code.name], str(page))
-    except (SleuthError, KeyError):
-        said = f"the backend {described.backend} cannot be found from here: import it, and put it in the place of None"
-        return Chosen("None", f"# {said}\n")
+        imports = {name: _import_of(name, function) for name in sorted(missing_from(code))}
+        lost = [name for name, said in imports.items() if said is None]
+        if code.source is not None and not lost:
+            page = Page()
+            write_code(page, (code,), imports.keys())
+            return Chosen(defined_by((code,))[code.name], "\n".join([*filter(None, imports.values()), str(page)]))
+        why = f"it needs {', '.join(lost)}" if lost else why
+    except (SleuthError, KeyError) as error:
+        why = str(error)
+    said = f"the backend {described.backend} could not be brought along: {why}. Import it, and put it in place of None"
+    return Chosen("None", f"# {tidy(said)}\n")
+
+
+def _import_of(name: str, user: Callable[..., Any]) -> str | None:
+    """What brings a name into a script that a function of the user's refers to; None if nothing does."""
+    value = getattr(user, "__globals__", {}).get(name)
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {name}"
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module and own and module != "__main__" and _found(module, own) is value:
+        return f"import {module}\n{name} = {module}.{own}"
+    return None
 
 
 def _found(module: str, name: str) -> Any:

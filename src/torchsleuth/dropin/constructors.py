@@ -39,8 +39,8 @@ _ENGINES: Final = ("fbgemm", "x86", "qnnpack", "onednn")
 
 def source_of(module: torch.nn.Module) -> str | None:
     """A call that makes a module like this one; None if there is none that is sure to."""
-    if type(module) in SAFE and _is_call(repr(module)):
-        return repr(module)
+    if type(module) in SAFE:
+        return _printed_call(module)
     home = type(module).__module__
     if home == _FAKE_QUANT:
         return _fake_quantiser(module)
@@ -49,11 +49,21 @@ def source_of(module: torch.nn.Module) -> str | None:
     return None
 
 
-def _is_call(text: str) -> bool:
+def _printed_call(module: torch.nn.Module) -> str | None:
+    """What the module prints as, if that is a call of literals. Some print text without quotes: `padding=same`."""
     try:
-        return isinstance(ast.parse(text, mode="eval").body, ast.Call)
+        call = ast.parse(repr(module), mode="eval").body
     except (SyntaxError, ValueError):
-        return False
+        return None
+    if not isinstance(call, ast.Call):
+        return None
+    told = {one.arg: one.value for one in call.keywords if isinstance(one.value, ast.Name)}
+    if not told:
+        return repr(module)
+    for keyword in call.keywords:
+        if keyword.arg in told:
+            keyword.value = ast.Constant(getattr(module, keyword.arg or "", None))
+    return ast.unparse(call)
 
 
 def _path(kind: type[Any]) -> str:

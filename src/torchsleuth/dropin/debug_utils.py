@@ -21,6 +21,7 @@ from torchsleuth.dropin.modules import (
     UnsupportedNNModuleError as UnsupportedNNModuleError,
     lost_module as lost_module,
     stored_constant as stored_constant,
+    with_state as with_state,
 )
 from torchsleuth.dropin.parsing import aot_graph_input_parser as aot_graph_input_parser
 from torchsleuth.dropin.places import (

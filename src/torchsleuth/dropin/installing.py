@@ -2,7 +2,7 @@
 
     install()                   from now on, in this process
     uninstall()
-    install_when_needed()       the same as soon as the program imports Dynamo: it may set variables before that
+    install_when_needed()       the same as the program imports torch's: it may set variables before that
 
 Torch's modules stay the ones that they are. Those of their names that the drop-in serves are ours meanwhile: so scripts
 that torch wrote, and programs that call its functions, get ours.
@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+import warnings
+from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
 from torchsleuth import torch_compat
 from torchsleuth.capture.lazily import WhenImported
+from torchsleuth.errors import in_words
 from torchsleuth.locks import ForkableLock
 
 _OURS: Final = "torchsleuth.dropin"
@@ -39,17 +42,28 @@ _DEBUG_UTILS: Final = (
     "generate_config_string generate_env_vars_string aot_graph_input_parser minifier_dir get_minifier_repro_path "
     "helper_for_dump_minify InputReader InputWriter NopInputReader clone_inputs_retaining_gradness"
 ).split()
-_PLACES: Final[tuple[tuple[str, str, list[str]], ...]] = (
-    # (the module of torch's, ours, which names)
-    ("torch._dynamo.repro.after_aot", "after_aot", _AFTER_AOT),
-    ("torch._inductor.compile_fx", "after_aot", ["wrap_compiler_debug"]),
-    ("torch._inductor.debug", "after_aot", ["save_graph_repro"]),
-    ("torch._dynamo.repro.after_dynamo", "after_dynamo", _AFTER_DYNAMO),
-    ("torch._dynamo.debug_utils", "debug_utils", _DEBUG_UTILS),
-    ("torch._functorch.fx_minifier", "fx_minifier", ["minifier", "dump_state"]),
-    ("functorch.compile", "fx_minifier", ["minifier"]),
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A module of torch's, and those of its names that are to be ours."""
+
+    theirs: str
+    ours: str
+    names: list[str]
+
+
+_PLACES: Final = (
+    _Place("torch._dynamo.repro.after_aot", "after_aot", _AFTER_AOT),
+    _Place("torch._inductor.compile_fx", "after_aot", ["wrap_compiler_debug"]),
+    _Place("torch._inductor.debug", "after_aot", ["save_graph_repro"]),
+    _Place("torch._dynamo.repro.after_dynamo", "after_dynamo", _AFTER_DYNAMO),
+    _Place("torch._dynamo.debug_utils", "debug_utils", _DEBUG_UTILS),
+    _Place("torch._functorch.fx_minifier", "fx_minifier", ["minifier", "dump_state"]),
+    _Place("functorch.compile", "fx_minifier", ["minifier"]),
 )
 _BACKENDS: Final = ("dynamo_minifier_backend", "dynamo_accuracy_minifier_backend")
+"""What torch registers under these names when it imports its own."""
 
 
 class _Installation:
@@ -57,30 +71,34 @@ class _Installation:
 
     def __init__(self) -> None:
         self._lock = ForkableLock()
-        self._before: list[tuple[ModuleType, str, Any, Any]] = []
-        """(module, name, what was there, what is there now)"""
+        self._before: dict[tuple[str, str], tuple[Any, Any]] = {}
+        """By module and name: what was there, what is there now."""
         self._backends: dict[str, Any] = {}
+        self._waiting: list[WhenImported] = []
 
     def install(self) -> None:
-        with self._lock:
-            if self._before:
-                return
-            for home, name, ours in _all():
-                self._before.append((home, name, getattr(home, name), ours))
-                setattr(home, name, ours)
-            self._install_backends()
+        """Everywhere, now: torch is made to import what it has not yet."""
+        torch_compat.load_repro_tools()
+        for place in _PLACES:
+            self._take(place)
+        self._stop_waiting()
 
-    def _install_backends(self) -> None:
-        table = torch_compat.registered_backends()
-        for name in _BACKENDS:
-            ours = _Tagged(getattr(importlib.import_module(f"{_OURS}.after_dynamo"), name))
-            self._backends[name] = table.get(name)
-            table[name] = ours
+    def install_when_needed(self) -> None:
+        """In each module as soon as it is imported. Those that import from it later get ours."""
+        for place in _PLACES:
+            if place.theirs in sys.modules:
+                self._take(place)
+            else:
+                waiting = WhenImported(place.theirs, partial(self._take_or_warn, place))
+                self._waiting.append(waiting)
+                sys.meta_path.insert(0, waiting)
 
     def uninstall(self) -> None:
+        self._stop_waiting()
         with self._lock:
-            for home, name, was, ours in self._before:
-                if getattr(home, name, None) is ours:  # not if somebody else has taken its place meanwhile
+            for (module, name), (was, ours) in self._before.items():
+                home = sys.modules.get(module)
+                if home is not None and getattr(home, name, None) is ours:  # nobody else has taken its place meanwhile
                     setattr(home, name, was)
             self._before.clear()
             table = torch_compat.registered_backends() if self._backends else {}
@@ -88,6 +106,38 @@ class _Installation:
                 if isinstance(table.get(name), _Tagged):
                     table[name] = was
             self._backends.clear()
+
+    def _take(self, place: _Place) -> None:
+        home = sys.modules.get(place.theirs)
+        if home is None:
+            return
+        served = importlib.import_module(f"{_OURS}.{place.ours}")
+        with self._lock:
+            for name in place.names:
+                if hasattr(home, name) and (place.theirs, name) not in self._before:
+                    ours = getattr(served, name)
+                    self._before[place.theirs, name] = (getattr(home, name), ours)
+                    setattr(home, name, ours)
+            if place.ours == "after_dynamo":
+                self._take_backends(served)
+
+    def _take_backends(self, served: ModuleType) -> None:
+        table = torch_compat.registered_backends()
+        for name in _BACKENDS:
+            if name in table and not isinstance(table[name], _Tagged):
+                self._backends[name] = table[name]
+                table[name] = _Tagged(getattr(served, name))
+
+    def _take_or_warn(self, place: _Place) -> None:
+        try:
+            self._take(place)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the program goes on without us
+            warnings.warn(f"torchsleuth does not stand in for {place.theirs}: {in_words(error)}", stacklevel=2)
+
+    def _stop_waiting(self) -> None:
+        for waiting in self._waiting:
+            waiting.leave()
+        self._waiting.clear()
 
 
 class _Tagged:
@@ -104,19 +154,6 @@ class _Tagged:
         return self._function(*args, **kwargs)
 
 
-def _all() -> Iterator[tuple[ModuleType, str, Any]]:
-    """Every name that is to be ours: the module of torch's that has it, and what it is to be."""
-    torch_compat.load_repro_tools()
-    for theirs, ours, names in _PLACES:
-        home = sys.modules.get(theirs)
-        if home is None:
-            continue
-        served = importlib.import_module(f"{_OURS}.{ours}")
-        for name in names:
-            if hasattr(home, name):
-                yield home, name, getattr(served, name)
-
-
 _INSTALLATION: Final = _Installation()
 
 
@@ -131,8 +168,5 @@ def uninstall() -> None:
 
 
 def install_when_needed() -> None:
-    """Serve it from the moment on when Dynamo is imported, which is now, if it was already."""
-    if "torch._dynamo" in sys.modules:
-        install()
-    else:
-        sys.meta_path.insert(0, WhenImported("torch._dynamo", install))
+    """Serve it as soon as the program imports what would call it; torch itself is not imported for that."""
+    _INSTALLATION.install_when_needed()

@@ -41,6 +41,8 @@ _MOST_BYTES: Final = 4096
 _TAB: Final = "    "
 _KNOWN: Final = frozenset({"torch", "tensor", "device", "inf", "nan", "fx", "fx_pytree", "pytree"})
 """Names that the beginning of a script has brought in, or that only signatures of pytrees need."""
+_RANDOM: Final = ("torch.randn(", "torch.randint(")
+"""How it begins, if the data of a tensor is made up."""
 _STORED: Final = "_sleuth_stored"
 """Marks a tensor whose data is what it was."""
 
@@ -61,7 +63,7 @@ class Constants:
     def __init__(self, save_dir: str | None = None, *, stable_hash: bool = False, keep: bool = True) -> None:
         """`keep`: data is kept as well as it can be. Otherwise only numbers that can be written out are."""
         self._store = None if save_dir is None else ContentStoreWriter(save_dir, stable_hash=stable_hash)
-        self._keep = keep
+        self.keep = keep
         self.save_dir = save_dir
         self.used = False
         """Whether the script needs the function that reads constants."""
@@ -72,7 +74,7 @@ class Constants:
         numbers = self._numbers(plain)
         if numbers is not None:
             return numbers
-        if self._keep and plain.layout == torch.strided and plain.device.type != "meta" and not plain.is_quantized:
+        if self.keep and plain.layout == torch.strided and plain.device.type != "meta" and not plain.is_quantized:
             kept = self._kept(plain)
             if kept is not None:
                 self.used = True
@@ -84,9 +86,9 @@ class Constants:
             return None
         if tensor.device.type == "meta":
             return None
-        dtype = "" if tensor.dtype in (torch.float32, torch.int64, torch.bool) else f", dtype={tensor.dtype}"
-        said = f"tensor({_listed(tensor.tolist())}{dtype or _needed_dtype(tensor)})"
-        if _makes(said, tensor.cpu()) or not self._keep:
+        told = tensor.dtype in (torch.float32, torch.int64, torch.bool) and tensor.numel() > 0
+        said = f"tensor({_listed(tensor.tolist())}{'' if told else f', dtype={tensor.dtype}'})"
+        if _makes(said, tensor.cpu()) or not self.keep:
             return _on(said, tensor.device)
         return None
 
@@ -125,6 +127,15 @@ def stored_constant(
     return found
 
 
+def with_state(module: torch.nn.Module, state: dict[str, torch.Tensor], *, training: bool = True) -> torch.nn.Module:
+    """A module of a script, with the parameters and buffers that it had."""
+    module.load_state_dict(state, strict=False)
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if name in state:
+            setattr(value, _STORED, True)
+    return module.train(training)
+
+
 def has_its_data(tensor: torch.Tensor) -> bool:
     """Whether a constant has the values that it had: it was stored, or it is small enough to be written out."""
     return tensor.numel() <= MAX_CONSTANT_NUMEL_INLINE or getattr(tensor, _STORED, False) is True
@@ -136,11 +147,6 @@ def _listed(value: Any) -> str:
     if isinstance(value, complex):
         return f"complex({_listed(value.real)}, {_listed(value.imag)})"
     return repr(value)
-
-
-def _needed_dtype(tensor: torch.Tensor) -> str:
-    """What has to be said of an empty tensor, and of numbers that do not tell: an int is not a float."""
-    return f", dtype={tensor.dtype}" if tensor.numel() == 0 or tensor.dtype is not torch.float32 else ""
 
 
 def _makes(source: str, tensor: torch.Tensor) -> bool:
@@ -266,7 +272,7 @@ class _Classes:
     def _parameter(self, value: torch.nn.Parameter) -> str:
         grad = "" if value.requires_grad else ", requires_grad=False"
         kept = self._constants.source(value)
-        if kept.startswith("torch.randn(") and value.device.type != "cpu":
+        if kept.startswith(_RANDOM) and value.device.type != "cpu":
             kept = f'torch.randn({list(value.shape)}, dtype={value.dtype}, device="{value.device}")'
         return f"{kept}{grad}"
 
@@ -282,7 +288,18 @@ class _Classes:
             self._imports["from torchsleuth.dropin.debug_utils import lost_module"] = None
             return f"lost_module({repr(module)!r})"
         device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-        return _on(source, device)
+        return self._with_state(module, _on(source, device))
+
+    def _with_state(self, module: torch.nn.Module, source: str) -> str:
+        """The call of a constructor, with the state that the module has, if that can be kept."""
+        tensors = module.state_dict() if self._constants.keep else {}
+        kept = {name: self._constants.source(value) for name, value in tensors.items()}
+        kept = {name: said for name, said in kept.items() if not said.startswith(_RANDOM)}
+        if not self._constants.keep or (not kept and module.training):
+            return source
+        self._imports["from torchsleuth.dropin.debug_utils import with_state"] = None
+        state = ", ".join(f"{name!r}: {said}" for name, said in kept.items())
+        return f"with_state({source}, {{{state}}}, training={module.training})"
 
     def _nested(self, gm: fx.GraphModule) -> str:
         if id(gm) not in self._names:

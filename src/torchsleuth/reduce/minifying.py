@@ -90,7 +90,7 @@ class Terms:
     tiers: Sequence[Tier] = TIERS
     accuracy: bool | None = None
     """Compare with eager. None: if the recorded failure is a wrong result, or there is none."""
-    checks: Checks = Checks()
+    checks: Checks = field(default_factory=Checks)
     """How, if so."""
     find_op: bool = True
     """Find out which operator is to blame for a wrong result, and have it be that one from then on."""

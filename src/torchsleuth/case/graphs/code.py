@@ -10,6 +10,7 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -130,10 +131,14 @@ def _triton_kernel(number: int) -> schema.Code:
 
 def _helpers(function: Any, seen: frozenset[str] = frozenset()) -> Iterator[schema.Entry]:
     """What a source refers to by name: other functions of the user's by their source, constants by their value."""
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(_names_in(getattr(function, "__code__", None))):
         value = getattr(function, "__globals__", {}).get(name)
         if value is None or name in seen or inspect.ismodule(value):
+            continue
+        if isinstance(value, type) and value.__module__ == getattr(function, "__module__", None):
+            source = _described(value)[3]
+            if source is not None:
+                yield schema.Entry(name, source)
             continue
         inner = _function_in(value, function)
         if inner is not None and (source := _described(inner)[3]) is not None:
@@ -141,6 +146,14 @@ def _helpers(function: Any, seen: frozenset[str] = frozenset()) -> Iterator[sche
             yield schema.Entry(name, source)
         elif inner is None and not is_noticed(written := encode_plain(getattr(value, "value", value))):
             yield schema.Entry(name, written)
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    """The names that code refers to, and those that functions inside it do."""
+    yield from getattr(code, "co_names", ())
+    for constant in getattr(code, "co_consts", ()):
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _function_in(value: Any, user: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Final
 
 from torchsleuth.case import names, schema
@@ -33,8 +33,8 @@ _WELL_KNOWN: Final = {
 }
 
 
-def write_code(page: Page, codes: tuple[schema.Code, ...]) -> None:
-    """Everything that has to be there before the graph can call it."""
+def write_code(page: Page, codes: tuple[schema.Code, ...], brought: Set[str] = frozenset()) -> None:
+    """Everything that has to be there before the graph can call it. `brought`: names that are there already."""
     written: set[str] = set()
     for code in codes:
         page.blank(2)
@@ -44,7 +44,7 @@ def write_code(page: Page, codes: tuple[schema.Code, ...]) -> None:
         elif code.source is None:
             _write_import(page, code)
         else:
-            _write_source(page, code, written)
+            _write_source(page, code, written, brought)
         if code.kind == "triton kernel":
             _write_index(page, code)
 
@@ -56,6 +56,11 @@ def defined_by(codes: tuple[schema.Code, ...]) -> dict[str, str]:
         for code in codes
         if code.kind == "function" and code.source is not None and not _is_imported(code)
     }
+
+
+def missing_from(code: schema.Code) -> set[str]:
+    """The names that the source of a piece of code refers to, and that nothing in the case explains."""
+    return _looked_through(code)[2] - _WELL_KNOWN.keys()
 
 
 def _where(code: schema.Code) -> str:
@@ -90,10 +95,10 @@ def _write_import(page: Page, code: schema.Code) -> None:
         page.line(f"{code.name} = {code.module}.{code.name}")
 
 
-def _write_source(page: Page, code: schema.Code, written: set[str]) -> None:
+def _write_source(page: Page, code: schema.Code, written: set[str], brought: Set[str]) -> None:
     assert code.source is not None
     parts, known, free = _looked_through(code)
-    missing = sorted(free - _WELL_KNOWN.keys())
+    missing = sorted(free - _WELL_KNOWN.keys() - brought)
     if _is_imported(code):
         page.comment(f"its source needs what is not in the case ({', '.join(missing)}), so it is imported")
         _write_import(page, code)
@@ -158,7 +163,7 @@ def _can_be_imported(code: schema.Code) -> bool:
 
 
 def _is_source(value: schema.Value) -> bool:
-    return isinstance(value, str) and ("def " in value or "lambda" in value) and "\n" in value
+    return isinstance(value, str) and any(word in value for word in ("def ", "class ", "lambda")) and "\n" in value
 
 
 def _parsed(text: str, code: schema.Code) -> str:
