@@ -20,7 +20,11 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from support import Output
 from torchsleuth.compare import Comparison, Tolerance, same
+from torchsleuth.compare.agree import compare_pairs
 from torchsleuth.compare.comparison import rmse_multiplier
+from torchsleuth.compare.leaves import metadata_difference
+from torchsleuth.compare.objects import equal
+from torchsleuth.compare.tree import Leaves, Misfit, Opened, open_container, walk
 from torchsleuth.errors import BadValue, FakeTensorGiven, UnknownSetting
 from torchsleuth.outcome import Symptom
 
@@ -393,6 +397,28 @@ def test_the_first_difference_is_reported_and_the_leaves_up_to_it_are_counted() 
     assert same([1, [2, 3], {"a": 4}], [1, [2, 3], {"a": 4}]).leaves == 4
 
 
+def test_what_a_container_is_can_be_said_by_another() -> None:
+    """Covers: S33"""
+
+    def only_lists(value: Any) -> Opened | None:
+        return open_container(value) if isinstance(value, list) else None
+
+    pairs = list(walk([1, {"a": 2}], [1, {"a": 3}], opener=only_lists))
+    assert [pair.path for pair in pairs] == ["[0]", "[1]"]
+    found = compare_pairs(pairs, Tolerance())
+    differs(found, "[1]", Symptom.OBJECT)
+    assert (found.ref, found.res) == ({"a": 2}, {"a": 3})
+
+
+def test_parts_that_do_not_fit_are_at_hand() -> None:
+    """Covers: S33"""
+    for ref, res in (([1], [1, 2]), ({"a": 1}, {"b": 1}), ([1], 1), (1, [1])):
+        (pair,) = walk(ref, res)
+        assert isinstance(pair, Misfit)
+        assert pair.sides == (ref, res)
+        assert not compare_pairs([pair], Tolerance())
+
+
 # ---- tensors: metadata -----------------------------------------------------------------------------------
 
 
@@ -482,6 +508,23 @@ def test_fake_tensors_are_rejected_with_their_place() -> None:
         same(TwoTensor(fake, fake), TwoTensor(fake, fake))
 
 
+def test_metadata_can_be_compared_alone_with_or_without_dtypes() -> None:
+    """Covers: S34"""
+    one, other = Leaves("[0]", t(1), t(2), None), Leaves("[0]", t(1), t(2.0), None)
+    assert metadata_difference(one) is None
+    differs(metadata_difference(other), "[0]", Symptom.DTYPE)
+    assert metadata_difference(other, Tolerance(exact_dtype=False)) is None
+
+
+def test_numbers_of_python_and_numpy_are_equal_if_they_say_so() -> None:
+    """Covers: S33"""
+    assert equal(3, np.int64(3))
+    assert equal(np.int64(3), 3)
+    assert not equal(3, np.int64(4))
+    assert not equal(3, np.array([3])), "arrays broadcast"
+    assert not equal(np.ones(1), np.ones(2))
+
+
 def test_requires_grad_and_parameters_do_not_matter() -> None:
     """Covers: S34"""
     leaf = torch.ones(3, requires_grad=True)
@@ -558,6 +601,33 @@ def test_bools_are_equal_or_not() -> None:
     assert same(ref, ref.clone())
     found = differs(same(ref, t(True, True, True), tol=1.0), "", Symptom.INTEGER)
     assert (found.index, found.ref, found.res) == ((1,), False, True)
+
+
+def test_masks_may_overlap_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: S34"""
+    monkeypatch.setattr("torchsleuth.compare.numeric.CHUNK", 7)
+    many, fewer, none = (torch.arange(100) < marked for marked in (100, 90, 0))
+    assert not same(many, fewer)
+    found = same(many, fewer, iou_threshold=0.9)
+    assert found
+    assert found.rule == "intersection over union of at least 0.9"
+    found = differs(
+        same({"a": many.view(4, 25)}, {"a": fewer.view(4, 25)}, iou_threshold=0.91), "['a']", Symptom.INTEGER
+    )
+    assert (found.index, found.outside, found.numel) == ((3, 15), 10, 100)
+    assert "Both mark 90 of the 100 elements that either marks." in str(found)
+    assert same(none, none.clone(), iou_threshold=1.0)
+    assert not same(none, fewer, iou_threshold=0.01)
+    assert same(many.numpy(), fewer.numpy(), iou_threshold=0.9)
+
+
+def test_only_bools_are_masks_and_their_shapes_must_agree() -> None:
+    """Covers: S34, S35"""
+    many, fewer = (torch.arange(100) < marked for marked in (100, 99))
+    assert not same(many.int(), fewer.int(), iou_threshold=0.9)
+    assert not same(many, fewer.int(), iou_threshold=0.9, exact_dtype=False)
+    differs(same(many, many[:1], iou_threshold=0.5), "", Symptom.SHAPE)
+    assert same(many.to_sparse(), fewer.to_sparse(), iou_threshold=0.9)
 
 
 @pytest.mark.parametrize(
@@ -987,6 +1057,31 @@ def test_a_reference_does_not_excuse_what_only_the_result_shows() -> None:
                 assert bool(found) == (res_name in (ref_name, fp64_name)), names
 
 
+def test_where_no_nan_equals_another_a_result_must_be_a_number_to_be_excused() -> None:
+    """Covers: S34"""
+    numbers = {"finite": 1.0, "nan": nan, "inf": inf, "-inf": -inf}
+    for ref_name, ref in numbers.items():
+        for res_name, res in numbers.items():
+            for fp64_name, fp64 in numbers.items():
+                found = same(t(ref, 1.0), t(res, 1.0), t(fp64, 1.0, dtype=F64), equal_nan=False)
+                names = f"expected {ref_name}, got {res_name}, reference {fp64_name}"
+                assert bool(found) == (res_name in (ref_name, fp64_name) and res_name != "nan"), names
+
+
+def test_where_eager_is_not_finite_a_result_may_be_near_the_reference_on_request() -> None:
+    """Covers: S34"""
+    fp64 = t(1.0, 1.0, dtype=F64)
+    for wrong in (nan, inf):
+        ref = t(wrong, 1.0)
+        assert not same(ref, t(1.03, 1.0), fp64)
+        assert same(ref, t(1.03, 1.0), fp64, loose_tol=0.02)
+        assert same(ref, t(1.03, 1.0), fp64, loose_tol=0.02, equal_nan=False)
+        assert not same(ref, t(1.05, 1.0), fp64, loose_tol=0.02)
+        assert not same(ref, t(nan if wrong == inf else inf, 1.0), fp64, loose_tol=0.02)
+    assert not same(t(1.0, 1.0), t(1.03, 1.0), fp64, loose_tol=0.02), "eager is finite: it shows its noise"
+    assert not same(t(nan, 1.0), t(1.03, 1.0), loose_tol=0.02), "there is no reference"
+
+
 @pytest.mark.parametrize("dtype", EIGHT_BITS)
 def test_a_reference_works_for_eight_bit_floats(dtype: torch.dtype) -> None:
     """Covers: S34. They have no kernel for most questions (is it finite?)."""
@@ -1035,7 +1130,7 @@ def test_an_unknown_option_is_an_error_that_lists_the_valid_ones() -> None:
         Tolerance().replace(b=1, a=2)
 
 
-@pytest.mark.parametrize("name", ["tol", "rtol", "atol", "cos_threshold", "multiplier"])
+@pytest.mark.parametrize("name", ["tol", "rtol", "atol", "cos_threshold", "multiplier", "loose_tol", "iou_threshold"])
 @pytest.mark.parametrize("value", [-1e-9, nan, inf, -inf, "1e-3", True, [1]])
 def test_a_bad_tolerance_is_an_error_that_names_it(name: str, value: Any) -> None:
     """Covers: S34"""

@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchsleuth import torch_compat
 from torchsleuth.errors import MissingTorchName
@@ -174,6 +175,14 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "inductor_inner": torch_compat.inductor_compiler,
     "FakeStore": lambda: torch_compat.one_process(2, []).__enter__(),
     "register_group": lambda: torch_compat.one_process(2, ["a"]).__enter__(),
+    "unregister_groups": lambda: torch_compat.fake_groups({"a": {"size": 2, "rank": 0}}),
+    "resolve_group": lambda: torch_compat.group_of("a"),
+    "debug_dir": torch_compat.debug_dir,
+    "counters": torch_compat.intermediates_told,
+    "intermediate_hook": lambda: torch_compat.intermediate_hook(lambda name, value: None),
+    "dtype_abbreviations": torch_compat.dtype_abbreviations,
+    "mark_dynamic": lambda: torch_compat.mark_dynamic(torch.ones(2), 0),
+    "registered_backends": torch_compat.registered_backends,
     "is_fake": lambda: torch_compat.is_fake(1),
     "TorchDispatchMode": lambda: torch_compat.dispatch_mode(lambda op, args, kwargs: op(*args, **kwargs)),
     "tree_map": lambda: torch_compat.tree_map(str, [1]),
@@ -233,6 +242,9 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "disable_current_modes": lambda: _enter(torch_compat.plain_torch()),
     "DisableTorchFunction": lambda: _enter(torch_compat.plain_torch()),
     "storage_key": lambda: torch_compat.storage_key(torch.ones(1).untyped_storage()),
+    "storage_again": lambda: torch_compat.storage_again(StorageWeakRef(torch.ones(1).untyped_storage())),
+    "tensor_flags": lambda: torch_compat.tensor_flags(torch.ones(1)),
+    "set_tensor_flags": lambda: torch_compat.set_tensor_flags(torch.ones(1), {}),
     "times_written": lambda: torch_compat.times_written(torch.ones(1)),
     "preserve_version_counter": lambda: torch_compat.not_counting_writes([torch.ones(1)]),
     "view_base": lambda: torch_compat.view_base(torch.ones(1)),

@@ -1,8 +1,9 @@
-"""`same`: do two results agree?"""
+"""`same`: do two results agree? `compare_pairs`: the same of pairs that are brought together elsewhere."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from typing_extensions import Unpack
 
 from .comparison import EXACT, Comparison, Tolerance, ToleranceOptions, raw
 from .leaves import closer, compare_leaves
-from .tree import ABSENT, Misfit, walk
+from .tree import ABSENT, Leaves, Misfit, walk
 
 
 def same(
@@ -33,10 +34,15 @@ def same(
     buffers of fixed size, however large the tensors are.
     """
     tolerance = (tolerance or Tolerance()).replace(**options)
+    return compare_pairs(walk(ref, res, ABSENT if fp64_ref is None else fp64_ref), tolerance)
+
+
+def compare_pairs(pairs: Iterable[Leaves | Misfit], tolerance: Tolerance) -> Comparison:
+    """What the first pair that differs shows, or the one that came closest to it."""
     closest = Comparison(True, tolerance=tolerance)
     leaves = ignored = 0
     with torch.no_grad():
-        for pair in walk(ref, res, ABSENT if fp64_ref is None else fp64_ref):
+        for pair in pairs:
             if isinstance(pair, Misfit):
                 return Comparison(
                     False,

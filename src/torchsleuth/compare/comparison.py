@@ -14,6 +14,7 @@ EXACT = "exact equality"
 ALLCLOSE = "allclose"
 RMSE = "RMSE against fp64"
 COSINE = "cosine similarity"
+IOU = "intersection over union"
 
 
 class ToleranceOptions(TypedDict, total=False):
@@ -30,6 +31,8 @@ class ToleranceOptions(TypedDict, total=False):
     ignore_non_fp: bool
     multiplier: float | None
     use_larger_multiplier_for_smaller_tensor: bool
+    loose_tol: float | None
+    iou_threshold: float | None
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,13 @@ class Tolerance:
     multiplier: float | None = None
     """For the RMSE rule; None: chosen by dtype and size, see `rmse_multiplier`."""
     use_larger_multiplier_for_smaller_tensor: bool = False
+    loose_tol: float | None = None
+    """Where eager is NaN or infinite, it shows no noise to go by: a result that is within this of fp64 agrees."""
+    iou_threshold: float | None = None
+    """Compare bools as masks: agree when they share at least this part of what either marks. None: must be equal."""
 
     def __post_init__(self) -> None:
-        for name in ("tol", "rtol", "atol", "cos_threshold", "multiplier"):
+        for name in ("tol", "rtol", "atol", "cos_threshold", "multiplier", "loose_tol", "iou_threshold"):
             value = getattr(self, name)
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is None and name not in ("tol", "cos_threshold"):
@@ -198,6 +205,8 @@ def describe_rule(rule: str, tolerance: Tolerance) -> str:
         return f"allclose with rtol {tolerance.rtol_or_default:g} and atol {tolerance.atol_or_default:g}"
     if rule == COSINE:
         return f"cosine similarity of at least {tolerance.cos_threshold:g}"
+    if rule == IOU:
+        return f"intersection over union of at least {tolerance.iou_threshold:g}"
     return rule
 
 

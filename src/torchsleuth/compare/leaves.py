@@ -19,6 +19,7 @@ from .comparison import (
     ALLCLOSE,
     COSINE,
     EXACT,
+    IOU,
     RMSE,
     Comparison,
     Tolerance,
@@ -38,7 +39,7 @@ from .kinds import (
     measurable,
     to_coo,
 )
-from .numeric import Measure, measure, spoiled, unequal
+from .numeric import Measure, measure, overlap, spoiled, unequal
 from .objects import compare_objects, equal, equal_but_for_nan, is_numpy_array
 from .tree import ABSENT, Leaves
 
@@ -57,11 +58,12 @@ def compare_leaves(pair: Leaves, tolerance: Tolerance) -> Comparison | None:
     return compare_objects(pair, tolerance)
 
 
-def metadata_difference(pair: Leaves) -> Comparison | None:
+def metadata_difference(pair: Leaves, tolerance: Tolerance | None = None) -> Comparison | None:
     """The first difference of two leaves that needs no numbers: type, layout, device, shape, dtype."""
+    tolerance = tolerance or Tolerance()
     if not isinstance(pair.ref, torch.Tensor) or not isinstance(pair.res, torch.Tensor):
-        return compare_objects(pair, Tolerance())
-    return _Tensors(pair.path, Tolerance()).describe_difference(pair.ref, pair.res)
+        return compare_objects(pair, tolerance)
+    return _Tensors(pair.path, tolerance).describe_difference(pair.ref, pair.res)
 
 
 class _Tensors:
@@ -157,15 +159,22 @@ class _Tensors:
         )
         numbers = {"ref_rmse": ref_rmse, "res_rmse": res_rmse, "multiplier": multiplier}
         close = math.isfinite(res_rmse) and res_rmse <= multiplier * ref_rmse + tolerance.atol_or_default / 10
-        nan_blames = found.nonfinite and (not tolerance.equal_nan or spoiled(ref, res, fp64))
-        if close and not nan_blames:
+        nan_blames = found.nonfinite and spoiled(ref, res, fp64, equal_nan=tolerance.equal_nan)
+        if (close and not nan_blames) or (found.nonfinite and self._is_near(fp64, res)):
             return self._agree(RMSE, found, **numbers)
         return self._values_differ(ref, res, found, RMSE, locate, **numbers)
+
+    def _is_near(self, fp64: torch.Tensor, res: torch.Tensor) -> bool:
+        """Whether a result may stand for a wrong one of eager's, by `loose_tol`."""
+        loose = self.tolerance.loose_tol
+        if loose is None:
+            return False
+        return not measure(fp64, res, rtol=loose, atol=loose, equal_nan=self.tolerance.equal_nan).outside
 
     def _integers(
         self, ref: torch.Tensor, res: torch.Tensor, locate: Callable[[tuple[int, ...]], tuple[int, ...]]
     ) -> Comparison:
-        """Bools, integers and raw bits: equal or not."""
+        """Bools, integers and raw bits: equal or not (of masks, with `iou_threshold`: nearly)."""
         ref, res = bits_as_numbers(ref), bits_as_numbers(res)
         if ref.dtype == res.dtype:
             outside, first = unequal(as_signed(ref), as_signed(res))
@@ -173,11 +182,18 @@ class _Tensors:
             outside, first = unequal(ref, res)
         if first is None:
             return self._agree(EXACT, Measure(numel=ref.numel()))
+        rule, said = EXACT, ""
+        if self.tolerance.iou_threshold is not None and ref.dtype == res.dtype == torch.bool:
+            both, either = overlap(ref, res)
+            if both / either >= self.tolerance.iou_threshold:
+                return self._agree(IOU, Measure(numel=ref.numel()))
+            rule, said = IOU, f"Both mark {both:,} of the {either:,} elements that either marks."
         return self._differ(
             Symptom.INTEGER,
             ref[first].item(),
             res[first].item(),
-            rule=EXACT,
+            rule=rule,
+            message=said,
             index=locate(first) or None,
             outside=outside,
             numel=ref.numel(),
@@ -278,10 +294,10 @@ def _compare_arrays(pair: Leaves, tolerance: Tolerance) -> Comparison:
             rule=EXACT,
             tolerance=tolerance,
         )
-    fp64 = _array_as_tensor(pair.fp64) if is_numpy_array(pair.fp64) and pair.fp64.dtype.kind in "fc" else pair.fp64
+    fp64 = array_as_tensor(pair.fp64) if is_numpy_array(pair.fp64) and pair.fp64.dtype.kind in "fc" else pair.fp64
     try:
-        sides = [_array_as_tensor(side) for side in (ref, res)]
-    except TypeError:  # strings, objects, dates
+        sides = [array_as_tensor(side) for side in (ref, res)]
+    except TypeError:
         agree = equal(ref, res) or (tolerance.equal_nan and equal_but_for_nan(ref, res))
         symptom = Symptom.OBJECT if ref.shape == res.shape else Symptom.SHAPE
         return Comparison(
@@ -290,8 +306,11 @@ def _compare_arrays(pair: Leaves, tolerance: Tolerance) -> Comparison:
     return _Tensors(pair.path, tolerance).compare(sides[0], sides[1], fp64)
 
 
-def _array_as_tensor(array: Any) -> torch.Tensor:
-    """A numpy array as a tensor on the same memory; a copy only where torch cannot have that."""
+def array_as_tensor(array: Any) -> torch.Tensor:
+    """A numpy array as a tensor on the same memory; a copy only where torch cannot have that.
+
+    A `TypeError` if torch does not know the dtype (strings, objects, dates).
+    """
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     plain = native.flags.c_contiguous and native.flags.writeable
     return torch.as_tensor(native if plain else native.copy())

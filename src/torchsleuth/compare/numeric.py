@@ -125,23 +125,24 @@ def measure(a: torch.Tensor, b: torch.Tensor, *, rtol: float, atol: float, equal
     )
 
 
-def spoiled(ref: torch.Tensor, res: torch.Tensor, fp64: torch.Tensor) -> int:
+def spoiled(ref: torch.Tensor, res: torch.Tensor, fp64: torch.Tensor, *, equal_nan: bool = True) -> int:
     """Elements where `res` is finite, NaN, or an infinity, and neither of the others is the same of these.
 
     Eager itself may overflow where the result does not, or the reverse: that is no loss as long as one of
-    them shows the same. What neither shows is.
+    them shows the same. What neither shows is. Unless `equal_nan`, no NaN is the same as another.
     """
     count = 0
     wide = torch.complex128 if ref.is_complex() else torch.float64
     for box in chunks(tuple(ref.shape), CHUNK):
         ours, eager, exact = (tensor.detach()[box].to(res.device, wide) for tensor in (res, ref, fp64))
-        count += int((~_alike(ours, eager) & ~_alike(ours, exact)).sum())
+        count += int((~_alike(ours, eager, equal_nan) & ~_alike(ours, exact, equal_nan)).sum())
     return count
 
 
-def _alike(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _alike(x: torch.Tensor, y: torch.Tensor, equal_nan: bool) -> torch.Tensor:
     """Where both are finite, both NaN, or both the same infinity."""
-    return (x.isfinite() & y.isfinite()) | (x.isnan() & y.isnan()) | (x == y)
+    alike = (x.isfinite() & y.isfinite()) | (x == y)
+    return alike | (x.isnan() & y.isnan()) if equal_nan else alike
 
 
 def unequal(a: torch.Tensor, b: torch.Tensor) -> tuple[int, tuple[int, ...] | None]:
@@ -161,6 +162,15 @@ def unequal(a: torch.Tensor, b: torch.Tensor) -> tuple[int, tuple[int, ...] | No
             first = _first(bad, box)
         count += here
     return count, first
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int]:
+    """How many elements two masks both mark, and how many at least one does."""
+    both = either = 0
+    for box in chunks(tuple(a.shape), CHUNK):
+        both += int((a[box] & b[box]).sum())
+        either += int((a[box] | b[box]).sum())
+    return both, either
 
 
 def _bitwise_same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -71,7 +71,7 @@ def equal(ref: Any, res: Any) -> bool:
         if ref is res:
             return True
         equal = ref == res
-        if type(equal).__module__ == "numpy":  # of arrays, which broadcast
+        if type(equal).__module__ == "numpy" and equal.ndim:  # of arrays, which broadcast
             return bool(ref.shape == res.shape and equal.all())
         return bool(equal)
     except Exception:  # noqa: BLE001 - an equality that raises cannot vouch for the values

@@ -11,7 +11,7 @@ import collections
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -51,6 +51,8 @@ class Misfit:
     ref: Any
     res: Any
     message: str
+    sides: tuple[Any, Any] = field(default=(None, None), compare=False, repr=False)
+    """The two parts themselves."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,15 @@ _ATOMS = (
     str, bytes, bytearray, bool, int, float, complex, type(None), type, range, slice, Enum, FunctionType, ModuleType,
     torch.Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator,
 )  # fmt: skip
-_SEQUENCES = (list, tuple, collections.deque, torch.nn.ParameterList)
+SEQUENCES = (list, tuple, collections.deque, torch.nn.ParameterList)
+"""What is compared item by item. One may stand for another."""
 
 
 def open_container(value: Any) -> Opened | None:
     """The children of `value`, or None when it is a leaf."""
-    if isinstance(value, _ATOMS) or _is_numpy(value):
+    if isinstance(value, _ATOMS) or is_numpy(value):
         return None
-    if isinstance(value, _SEQUENCES):
+    if isinstance(value, SEQUENCES):
         return Opened("sequence", {f"[{i}]": child for i, child in enumerate(value)})
     if isinstance(value, (Mapping, torch.nn.ParameterDict)):
         return Opened("mapping", _by_key(value))
@@ -86,40 +89,51 @@ def open_container(value: Any) -> Opened | None:
     return None
 
 
-def walk(ref: Any, res: Any, fp64: Any = ABSENT, path: str = "") -> Iterator[Leaves | Misfit]:
+Opener = Callable[[Any], Opened | None]
+"""Gives the children of a container, None for a leaf."""
+
+
+def walk(
+    ref: Any, res: Any, fp64: Any = ABSENT, path: str = "", opener: Opener = open_container
+) -> Iterator[Leaves | Misfit]:
     """Leaves and misfits of two results in the order a reader meets them, first to last.
 
     `fp64` is opened alongside for as long as it has the same structure; where it has not, there is no
-    reference. An object met again inside itself is not opened twice.
+    reference. An object met again inside itself is not opened twice. Who has other ideas of what a container is
+    gives another `opener`.
     """
-    yield from _walk(ref, res, fp64, path, frozenset())
+    yield from _walk(ref, res, fp64, path, frozenset(), opener)
 
 
-def _walk(ref: Any, res: Any, fp64: Any, path: str, inside: frozenset[tuple[int, int]]) -> Iterator[Leaves | Misfit]:
-    opened_ref, opened_res = open_container(ref), open_container(res)
+def _walk(
+    ref: Any, res: Any, fp64: Any, path: str, inside: frozenset[tuple[int, int]], opener: Opener
+) -> Iterator[Leaves | Misfit]:
+    opened_ref, opened_res = opener(ref), opener(res)
     if opened_ref is None and opened_res is None:
         yield Leaves(path, ref, res, fp64)
         return
     if opened_ref is None or opened_res is None or opened_ref.kind != opened_res.kind:
-        yield Misfit(path, Symptom.TYPE, *type_names(ref, res), "One is not the kind of container the other is.")
+        said = "One is not the kind of container the other is."
+        yield Misfit(path, Symptom.TYPE, *type_names(ref, res), said, (ref, res))
         return
     here = (id(ref), id(res))
     if here in inside:
         return
-    opened_fp64 = None if fp64 is ABSENT else open_container(fp64)
+    opened_fp64 = None if fp64 is ABSENT else opener(fp64)
     if isinstance(ref, Distribution):
         steps = {**opened_ref.children, **opened_res.children}
         opened_ref, opened_res = _complete(ref, opened_ref, steps), _complete(res, opened_res, steps)
         opened_fp64 = None if opened_fp64 is None else _complete(fp64, opened_fp64, steps)
     missing = _key_misfit(opened_ref, opened_res, path)
     if missing is not None:
-        yield missing
+        yield dataclasses.replace(missing, sides=(ref, res))
         return
     exact: Mapping[str, Any] = {}
     if opened_fp64 is not None and opened_fp64.children.keys() == opened_ref.children.keys():
         exact = opened_fp64.children
     for step, child in opened_ref.children.items():
-        yield from _walk(child, opened_res.children[step], exact.get(step, ABSENT), path + step, inside | {here})
+        twin, reference = opened_res.children[step], exact.get(step, ABSENT)
+        yield from _walk(child, twin, reference, path + step, inside | {here}, opener)
 
 
 def type_names(ref: Any, res: Any) -> tuple[str, str]:
@@ -224,7 +238,8 @@ def _holds_tensors(attributes: Mapping[str, Any]) -> bool:
     return any(isinstance(child, torch.Tensor) for child in attributes.values())
 
 
-def _is_numpy(value: Any) -> bool:
+def is_numpy(value: Any) -> bool:
+    """Whether a value is numpy's: an array, a scalar, a dtype."""
     return type(value).__module__.partition(".")[0] == "numpy"
 
 

@@ -14,6 +14,15 @@ To try out a torch that does not exist, give `TorchNames` another importer, as t
 
 from __future__ import annotations
 
+from torchsleuth.torch_compat.bisector import (
+    Answers as Answers,
+    Bisector as Bisector,
+    answer_bisector as answer_bisector,
+    bisector_answers as bisector_answers,
+    bisector_module as bisector_module,
+    counters_kept as counters_kept,
+    current_answers as current_answers,
+)
 from torchsleuth.torch_compat.caches import (
     forget_compiled as forget_compiled,
     import_dynamo as import_dynamo,
@@ -89,6 +98,21 @@ from torchsleuth.torch_compat.operators import (
     op_returns_list as op_returns_list,
     op_tags as op_tags,
 )
+from torchsleuth.torch_compat.repro import (
+    compile_inner as compile_inner,
+    debug_dir as debug_dir,
+    dtype_abbreviations as dtype_abbreviations,
+    dynamo_config as dynamo_config,
+    fake_groups as fake_groups,
+    group_of as group_of,
+    intermediate_hook as intermediate_hook,
+    intermediates_told as intermediates_told,
+    keep_intermediate_hooks as keep_intermediate_hooks,
+    load_repro_tools as load_repro_tools,
+    mark_dynamic as mark_dynamic,
+    registered_backends as registered_backends,
+    triton_constants as triton_constants,
+)
 from torchsleuth.torch_compat.seams import (
     INDUCTOR_COMPILER as INDUCTOR_COMPILER,
     aot_compilers_wrapped as aot_compilers_wrapped,
@@ -128,8 +152,11 @@ from torchsleuth.torch_compat.tensors import (
     negated as negated,
     not_counting_writes as not_counting_writes,
     plain_torch as plain_torch,
+    set_tensor_flags as set_tensor_flags,
     sparse_parts as sparse_parts,
+    storage_again as storage_again,
     storage_key as storage_key,
+    tensor_flags as tensor_flags,
     times_written as times_written,
     tree_map as tree_map,
     view_base as view_base,

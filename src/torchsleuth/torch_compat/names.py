@@ -266,6 +266,21 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "UntypedStorage._cdata",
             "knowing which tensors share their memory",
         ),
+        "storage_again": PrivateName(
+            "torch",
+            "UntypedStorage._new_with_weak_ptr",
+            "reading tensors that share their memory from a content store",
+        ),
+        "tensor_flags": PrivateName(
+            "torch._utils",
+            "get_tensor_metadata",
+            "writing tensors that are conjugated or negated when they are read to a content store",
+        ),
+        "set_tensor_flags": PrivateName(
+            "torch._utils",
+            "set_tensor_metadata",
+            "reading tensors that are conjugated or negated when they are read from a content store",
+        ),
         "times_written": PrivateName(
             "torch",
             "Tensor._version",
@@ -335,6 +350,46 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "torch._C._distributed_c10d",
             "_register_process_group",
             "replaying graphs with collectives in a group that has a name",
+        ),
+        "unregister_groups": PrivateName(
+            "torch._C._distributed_c10d",
+            "_unregister_all_process_groups",
+            "repro scripts whose graphs have collectives",
+        ),
+        "resolve_group": PrivateName(
+            "torch.distributed.distributed_c10d",
+            "_resolve_process_group",
+            "repro scripts whose graphs have collectives",
+        ),
+        "debug_dir": PrivateName(
+            "torch._dynamo.utils",
+            "get_debug_dir",
+            "the drop-in: putting its files where torch's own tool puts them",
+        ),
+        "counters": PrivateName(
+            "torch._dynamo.utils",
+            "counters",
+            "the drop-in: the command analyze",
+        ),
+        "intermediate_hook": PrivateName(
+            "torch._inductor.hooks",
+            "intermediate_hook",
+            "the drop-in: the command analyze",
+        ),
+        "dtype_abbreviations": PrivateName(
+            "torch.utils._dtype_abbrs",
+            "dtype_abbrs",
+            "the drop-in: inputs for a graph that was printed",
+        ),
+        "mark_dynamic": PrivateName(
+            "torch._dynamo",
+            "mark_dynamic",
+            "the drop-in: inputs with symbolic sizes for a graph that was printed",
+        ),
+        "registered_backends": PrivateName(
+            "torch._dynamo.backends.registry",
+            "_COMPILER_FNS",
+            "the drop-in: its backends under torch's names",
         ),
         "aot_compile": PrivateName(
             "torch._functorch.aot_autograd",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from types import FunctionType
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
 from torchsleuth.torch_compat.names import resolve
 from torchsleuth.torch_compat.operators import is_higher_order_op
 
@@ -88,6 +89,22 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     """What is equal for two objects of Python that stand for one storage, for as long as one of them is there."""
     resolve("storage_key")
     return int(storage._cdata)
+
+
+def storage_again(weak: StorageWeakRef) -> torch.UntypedStorage | None:
+    """The storage that a weak reference stands for, if it is still there."""
+    found: torch.UntypedStorage | None = resolve("storage_again")(weak.cdata)
+    return found
+
+
+def tensor_flags(x: torch.Tensor) -> dict[str, bool]:
+    """What is done to the memory when the tensor is read: `conj`, `neg`. Only what is."""
+    return dict(resolve("tensor_flags")(x))
+
+
+def set_tensor_flags(x: torch.Tensor, flags: Mapping[str, bool]) -> None:
+    """Have them done. In place."""
+    resolve("set_tensor_flags")(x, dict(flags))
 
 
 def times_written(x: torch.Tensor) -> int:
