@@ -48,6 +48,7 @@ from torchsleuth.dropin.debug_utils import (
     same_two_models,
 )
 from torchsleuth.dropin.guarding import point_to_launcher, safely
+from torchsleuth.dropin.installing import installed
 from torchsleuth.dropin.minifying import NOT_FAILING as NOT_FAILING, Reducing, Wanted
 from torchsleuth.dropin.modules import has_its_data
 from torchsleuth.dropin.options import accuracy_word, aot_parser, parsed, warn_unknown
@@ -565,4 +566,5 @@ def run_repro(
         log.warning("patch_code is of an older torch, and passed over")
     parser = aot_parser(command, accuracy_word(accuracy), save_dir, tracing_mode, check_str)
     options = parsed(parser, command)
-    return globals()[_COMMANDS[options.command]](options, mod, load_args)
+    with installed():  # what is compiled in here is not torch's own tool's to look at
+        return globals()[_COMMANDS[options.command]](options, mod, load_args)

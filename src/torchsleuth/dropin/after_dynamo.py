@@ -39,6 +39,7 @@ from torchsleuth.dropin.debug_utils import (
 )
 from torchsleuth.dropin.fx_minifier import minifier
 from torchsleuth.dropin.guarding import point_to_launcher, safely
+from torchsleuth.dropin.installing import installed
 from torchsleuth.dropin.minifying import Reducing, Wanted
 from torchsleuth.dropin.models import clones_like
 from torchsleuth.dropin.options import accuracy_word, dynamo_parser, parsed, warn_unknown
@@ -411,4 +412,5 @@ def run_repro(
     parser = dynamo_parser(command, accuracy_word(accuracy), save_dir, autocast, backend)
     options = parsed(parser, command)
     options.autocast_dtype = autocast_dtype
-    globals()[_COMMANDS[options.command]](options, mod, load_args)
+    with installed():  # what is compiled in here is not torch's own tool's to look at
+        globals()[_COMMANDS[options.command]](options, mod, load_args)

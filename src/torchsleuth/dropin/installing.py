@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -75,6 +77,10 @@ class _Installation:
         """By module and name: what was there, what is there now."""
         self._backends: dict[str, Any] = {}
         self._waiting: list[WhenImported] = []
+
+    @property
+    def is_standing(self) -> bool:
+        return bool(self._before or self._waiting)
 
     def install(self) -> None:
         """Everywhere, now: torch is made to import what it has not yet."""
@@ -165,6 +171,19 @@ def install() -> None:
 def uninstall() -> None:
     """Leave everything as it was before."""
     _INSTALLATION.uninstall()
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Inside, torch's repro interface is served; afterwards as before."""
+    if _INSTALLATION.is_standing:
+        yield
+        return
+    install()
+    try:
+        yield
+    finally:
+        uninstall()
 
 
 def install_when_needed() -> None:

@@ -27,7 +27,7 @@ from torchsleuth.case import schema
 from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.recording import Recording
 from torchsleuth.case.script import expected
-from torchsleuth.case.signatures import KIND, ORIGIN, Match
+from torchsleuth.case.signatures import KIND, ORIGIN, Match, exit_code_of
 from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.stores.store import Store
 from torchsleuth.case.surroundings import environment
@@ -231,6 +231,8 @@ def _is_as_seen(failure: schema.Failure | None, ran: Ran) -> bool:
     if failure is None:
         return ran.code != 0
     signature = failure.signature
+    if (code := exit_code_of(signature)) is not None:
+        return ran.code == code and "Traceback" not in ran.stderr
     if signature.kind == "crashed":
         return ran.signal is not None
     if signature.kind == "timed out":

@@ -86,7 +86,9 @@ class Constants:
             return None
         if tensor.device.type == "meta":
             return None
-        told = tensor.dtype in (torch.float32, torch.int64, torch.bool) and tensor.numel() > 0
+        if tensor.numel() == 0:
+            return _on(f"torch.empty({list(tensor.shape)}, dtype={tensor.dtype})", tensor.device)
+        told = tensor.dtype in (torch.float32, torch.int64, torch.bool)
         said = f"tensor({_listed(tensor.tolist())}{'' if told else f', dtype={tensor.dtype}'})"
         if _makes(said, tensor.cpu()) or not self.keep:
             return _on(said, tensor.device)
@@ -153,11 +155,8 @@ def _makes(source: str, tensor: torch.Tensor) -> bool:
     """Whether an expression of numbers gives exactly this tensor, NaN payloads and the signs of zeros included."""
     names = {"tensor": torch.tensor, "torch": torch, "nan": math.nan, "inf": math.inf, "complex": complex}
     made: torch.Tensor = eval(source, {"__builtins__": {}}, names)  # noqa: S307 - of our own making: numbers alone
-    made = made.reshape(tensor.shape) if made.numel() == tensor.numel() == 0 else made
     if made.dtype != tensor.dtype or made.shape != tensor.shape:
         return False
-    if made.numel() == 0:
-        return True
     ours, theirs = (one.contiguous().flatten().view(torch.uint8) for one in (made, tensor))
     return torch.equal(ours, theirs)
 

@@ -51,11 +51,8 @@ def _constants(func: Callable[..., Any]) -> list[tuple[str, str]]:
     found = []
     for node in ast.walk(tree):
         match node:
-            case ast.AnnAssign(
-                annotation=ast.Constant(value=str(annotation)),
-                value=ast.Attribute(value=ast.Name(id="self"), attr=name),
-            ):
-                found.append((name, annotation))
+            case ast.AnnAssign(annotation=annotation, value=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                found.append((name, ast.unparse(annotation)))
     return found
 
 
