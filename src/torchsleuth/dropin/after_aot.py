@@ -518,7 +518,7 @@ def _script_of(name: str, accuracy: str, gm: fx.GraphModule, args: Sequence[Any]
 def repro_analyze(options: Any, mod: torch.nn.Module, load_args: Any) -> None:
     """Say of each intermediate result where compiled and eager differ, and what does not repeat itself."""
     gm, args = repro_common(options, mod, load_args)
-    analysing.analyse(gm, args, lambda: _compiled(gm, args), options)
+    analysing.analyse(gm, args, lambda graph: _compiled(graph, args), options)
 
 
 def repro_get_args(options: Any, mod: torch.nn.Module, load_args: Any) -> tuple[fx.GraphModule, list[Any]]:

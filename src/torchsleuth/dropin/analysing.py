@@ -1,8 +1,9 @@
 """The command analyze: each intermediate result of compiled code beside what eager and fp64 compute there.
 
-Inductor's code tells what it computes, by the name of the node, as far as a node survives fusing. Those results are
-kept in the folder of the script; then eager runs node by node, and each is compared. What does not repeat itself from
-one run to the next is told as well, since then a difference says little.
+Inductor's code tells what it computes, by the name of the node, where it can: not out of the kernels that it generates
+for the CPU. What it does not tell is taken from a second compilation, in which everything that is computed is returned.
+All of it is kept in the folder of the script; then eager runs node by node, and each is compared. What does not repeat
+itself from one run to the next is told as well, since then a difference says little.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from torchsleuth.dropin.accuracy import same
 from torchsleuth.dropin.content_store import ContentStoreReader, ContentStoreWriter
 from torchsleuth.dropin.debug_utils import cast_to_fp64
 
+Compile = Callable[[fx.GraphModule], Callable[[list[Any]], Any]]
+"""Makes a function of a graph that takes one list."""
 
-def analyse(gm: fx.GraphModule, args: Sequence[Any], compile: Callable[[], Callable[..., Any]], options: Any) -> None:
+
+def analyse(gm: fx.GraphModule, args: Sequence[Any], compile: Compile, options: Any) -> None:
     """Print a line for whatever differs, and for whatever does not repeat itself."""
     if options.save_dir is None:
         raise AssertionError("analyze keeps intermediate results on the disk: name a folder with --save-dir")
@@ -31,9 +35,7 @@ def analyse(gm: fx.GraphModule, args: Sequence[Any], compile: Callable[[], Calla
 
 
 class _Analysis:
-    def __init__(
-        self, gm: fx.GraphModule, args: Sequence[Any], compile: Callable[[], Callable[..., Any]], options: Any
-    ) -> None:
+    def __init__(self, gm: fx.GraphModule, args: Sequence[Any], compile: Compile, options: Any) -> None:
         self._gm = gm
         self._args = args
         self._compile = compile
@@ -45,36 +47,48 @@ class _Analysis:
 
     def run(self) -> None:
         before = torch_compat.intermediates_told()
+        shown, names = _showing_all(self._gm)
         with tqdm(desc="Compiling"):
-            compiled = self._compile()
-        total = torch_compat.intermediates_told() - before
+            telling, returning = self._compile(self._gm), self._compile(shown)
+        total = torch_compat.intermediates_told() - before + len(names)
         with preserved() as start:
-            self._with_hook("Saving inductor intermediates", total, compiled, self._save)
+            self._run_compiled("Saving inductor intermediates", total, telling, returning, names, self._save)
             if not self._options.skip_check_deterministic:
                 start.restore()
-                self._with_hook("Checking inductor determinism", total, compiled, self._repeat)
+                self._run_compiled("Checking inductor determinism", total, telling, returning, names, self._repeat)
             start.restore()
-            fp64 = self._in_fp64(total)
+            fp64 = self._in_fp64(len(self._told))
             if fp64 is not None and not self._options.skip_check_deterministic:
                 start.restore()
-                self._repeat_fp64(fp64, total)
+                self._repeat_fp64(fp64, len(self._told))
             start.restore()
-            self._compare(fp64, total)
+            self._compare(fp64, len(self._told))
 
     # ---- compiled --------------------------------------------------------------------------------------------
 
-    def _with_hook(
-        self, words: str, total: int, compiled: Callable[..., Any], hook: Callable[[Any, str, Any], None]
+    def _run_compiled(
+        self,
+        words: str,
+        total: int,
+        telling: Callable[[list[Any]], Any],
+        returning: Callable[[list[Any]], Any],
+        names: Sequence[str],
+        look: Callable[[Any, str, torch.Tensor], None],
     ) -> None:
+        """Show each result: as the code tells it, or else as it is returned."""
+        seen: set[str] = set()
         with tqdm(desc=words, total=total) as bar:
 
             def told(name: str, value: Any) -> None:
                 bar.update(1)
-                if isinstance(value, torch.Tensor):
-                    hook(bar, name, value)
+                if isinstance(value, torch.Tensor) and name not in seen:
+                    seen.add(name)
+                    look(bar, name, value)
 
             with torch_compat.intermediate_hook(told):
-                compiled(clone_inputs(self._args))
+                telling(clone_inputs(self._args))
+            for name, value in zip(names, returning(clone_inputs(self._args)), strict=True):
+                told(name, value)
 
     def _save(self, _bar: Any, name: str, value: torch.Tensor) -> None:
         self._told[name] = self._writer.compute_tensor_metadata(value)
@@ -136,6 +150,20 @@ class _Analysis:
                 same(value, inductor, exact, tol=tolerance, equal_nan=True, log_error=differs)
 
             _Looking(self._gm, self._told, look, bar).run(*clone_inputs(self._args))
+
+
+def _showing_all(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[str]]:
+    """The graph, returning every tensor that it computes; and the names of those, in order."""
+    shown = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    nodes = [node for node in shown.graph.nodes if node.op == "call_function" and _is_tensor(node)]
+    output = next(node for node in shown.graph.nodes if node.op == "output")
+    output.args = (tuple(nodes),)
+    shown.recompile()
+    return shown, [node.name for node in nodes]
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 class _Looking(fx.Interpreter):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import base64
 import builtins
+import inspect
 import keyword
 import logging
 import math
@@ -245,9 +246,13 @@ class _Classes:
             self._imports[said] = None
             return
         module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-        if module and own and _found(module, own) is value and module not in ("__main__", "builtins"):
+        if module and own and _found(module, own) is value and module != "__main__":
             self._imports[f"import {module}"] = None
             self._imports[f"{name} = {module}.{own}"] = None
+        elif inspect.isfunction(value):  # its source comes before the class
+            self._imports[f"{name} = {value.__name__}"] = None
+        else:  # of an annotation
+            self._imports[f"{name} = None"] = None
 
     # ---- what the graph refers to ----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -64,21 +65,20 @@ def fake_groups(groups: Mapping[str, Mapping[str, int]]) -> None:
 
     if not groups:
         return
-    store, register = resolve("FakeStore"), resolve("register_group")
+    store, register, unregister = (resolve(key) for key in ("FakeStore", "register_group", "unregister_groups"))
     size = max(each["size"] for each in groups.values())
     rank = next(each["rank"] for each in groups.values() if each["size"] == size)
     distributed.init_process_group(backend="fake", rank=rank, world_size=size, store=store())
     world = distributed.group.WORLD
-    resolve("unregister_groups")()
+    unregister()
     for name, each in groups.items():
         register(name, world if each["size"] == size else distributed.new_group(list(range(each["size"]))))
 
 
 def compile_inner() -> Callable[..., Any]:
     """Inductor's compiler of graphs after AOT as it stands now: somebody may have put another in its place."""
-    resolve("inductor_inner")  # imports it
-    home = sys.modules[NAMES["inductor_inner"].module]
-    found: Callable[..., Any] = getattr(home, NAMES["inductor_inner"].attribute)
+    name = NAMES["inductor_inner"]
+    found: Callable[..., Any] = getattr(importlib.import_module(name.module), name.attribute)
     return found
 
 
