@@ -26,7 +26,7 @@ import torch
 
 from torchsleuth import torch_compat
 from torchsleuth.analyse.bisecting import attempt, bisect
-from torchsleuth.analyse.parts import BACKENDS, GRAPHS, Counted, Option, UnknownPart, find_part, select
+from torchsleuth.analyse.parts import BACKENDS, GRAPHS, Counted, Option, find_part, select
 from torchsleuth.analyse.searching import (
     Answer,
     BisectionResult,
@@ -39,7 +39,7 @@ from torchsleuth.analyse.searching import (
     Unsteady,
 )
 from torchsleuth.analyse.trials import Trial
-from torchsleuth.errors import MissingTorchName, SleuthError
+from torchsleuth.errors import MissingTorchName, SleuthError, UnknownPart
 
 aten = torch.ops.aten
 NAMES = list(BACKENDS)

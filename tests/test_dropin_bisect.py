@@ -16,12 +16,12 @@ import pytest
 from torchsleuth import torch_compat
 from torchsleuth.analyse import sessions
 from torchsleuth.analyse.commanding import bisect_command, run_once
-from torchsleuth.analyse.parts import UnknownPart, select
+from torchsleuth.analyse.parts import select
 from torchsleuth.analyse.searching import Answer, Seen, Tried
-from torchsleuth.analyse.sessions import NoSession, Session, SessionError, default_folder
+from torchsleuth.analyse.sessions import Session, default_folder
 from torchsleuth.analyse.taking_part import invitation
 from torchsleuth.dropin.bisect import BACKENDS, BisectionResult, CompilerBisector, do_bisect, main
-from torchsleuth.errors import SleuthError
+from torchsleuth.errors import NoSession, SessionError, SleuthError, UnknownPart
 
 CLI = [sys.executable, "-m", "torchsleuth.dropin.bisect"]
 

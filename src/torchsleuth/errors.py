@@ -20,6 +20,12 @@
     │   ├── CannotHold         a value has no place in a case, or was noticed in one and is needed now
     │   └── StoreError         the store itself cannot be read or written
     ├── DoesNotFail            a case was to fail as recorded, and does not
+    ├── BisectError            the search for the guilty part of a compiler cannot go on
+    │   ├── UnknownPart        no backend or subsystem has that name   (also a ValueError)
+    │   ├── Unsteady           what failed passes now, with nothing left out   (also a RuntimeError)
+    │   ├── NobodyTookPart     a step was to be counted, and no process has told   (also a RuntimeError)
+    │   ├── SessionError       its state on the disk is damaged, in use, or cannot be written
+    │   └── NoSession          there is none to go on with       (also a ValueError)
     └── AccuracyError          two runs were compared and disagree
 
 An exception of the user's program, or of a compiler under test, is never wrapped in one of these:
@@ -142,6 +148,30 @@ class DoesNotFail(SleuthError):
     def __init__(self, what: str, *, cause: str, remedy: str, verdict: str = "") -> None:
         super().__init__(what, cause=cause, remedy=remedy)
         self.verdict = verdict
+
+
+class BisectError(SleuthError):
+    """The search for the guilty part of a compiler cannot go on."""
+
+
+class UnknownPart(BisectError, ValueError):
+    """No backend, or no subsystem, has that name; the remedy lists those there are."""
+
+
+class Unsteady(BisectError, RuntimeError):
+    """What failed a moment ago passes now, with nothing left out: no search can make sense of that."""
+
+
+class NobodyTookPart(BisectError, RuntimeError):
+    """How often a subsystem is applied was to be counted, and no process has told."""
+
+
+class SessionError(BisectError):
+    """The session cannot be used: damaged, in use, or its folder cannot be written to."""
+
+
+class NoSession(BisectError, ValueError):
+    """There is no session to continue."""
 
 
 class AccuracyError(SleuthError):

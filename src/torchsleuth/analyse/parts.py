@@ -14,11 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from torchsleuth.errors import SleuthError
-
-
-class UnknownPart(SleuthError, ValueError):
-    """No backend, or no subsystem, has that name; the remedy lists those there are."""
+from torchsleuth.errors import UnknownPart
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,7 @@ from enum import Enum
 from typing import Final
 
 from torchsleuth.analyse.parts import Counted, Option, Parts, find_part
-from torchsleuth.errors import SleuthError
-
-
-class Unsteady(SleuthError, RuntimeError):
-    """What failed a moment ago passes now, with nothing left out: no search can make sense of that."""
-
-
-class NobodyTookPart(SleuthError, RuntimeError):
-    """How often a subsystem is applied was to be counted, and no process has told."""
+from torchsleuth.errors import NobodyTookPart, Unsteady
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from torchsleuth.analyse.parts import Parts, Subsystem, find_part
 from torchsleuth.analyse.searching import Answer, Phase, Plan, Seen, Step, Tried
 from torchsleuth.case.disk import temporary_name
 from torchsleuth.case.stores.locking import locked
-from torchsleuth.errors import SleuthError, StoreError, in_words
+from torchsleuth.errors import NoSession, SessionError, StoreError, in_words
 
 FORMAT: Final = "torchsleuth bisection 1"
 PATIENCE = 2.0
@@ -41,14 +41,6 @@ PATIENCE = 2.0
 
 
 _NOT_IN_NAMES: Final = re.compile(r'[\\/:*?"<>|]')
-
-
-class SessionError(SleuthError):
-    """The session cannot be used: damaged, in use, or its folder cannot be written to."""
-
-
-class NoSession(SleuthError, ValueError):
-    """There is no session to continue."""
 
 
 def default_folder() -> Path:
