@@ -290,6 +290,48 @@ def test_level_4_raises_where_it_is_wrong_and_writes_both(logged: pytest.LogCapt
     assert get_minifier_repro_path() in "".join(caught.value.__notes__)
 
 
+def test_an_input_that_is_written_to_wrongly_is_noticed() -> None:
+    """A graph of an optimiser returns nothing: torch compares nothing, and passes. Covers: S12"""
+    gm = graph_of(lambda x: (x.add_(1) * 0,), torch.zeros(3))
+
+    def run(inputs: list[Any]) -> Any:
+        return (inputs[0].add_(2) * 0,)
+
+    for side, raises in ((ours, True), (theirs, False)):
+        compiler = lambda gm, inputs, **kwargs: boxed_function(run)  # noqa: E731
+        with debugging("aot", 4):
+            compiled = side.wrap_compiler_debug(compiler, "inductor")(gm, [])
+            with pytest.raises(ours.AccuracyError) if raises else contextlib.nullcontext():
+                compiled([torch.zeros(3)])
+
+
+def boxed_function(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
+
+
+def test_forward_and_backward_are_watched_each_by_itself() -> None:
+    """What only the backward fails on is the backward graph. Covers: S16, S41"""
+    from functorch.compile import aot_module, make_boxed_func
+
+    def compiler(gm: fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+        if any(node.target is torch.ops.aten.cos.default for node in gm.graph.nodes):
+            raise Boom
+        return make_boxed_func(gm.forward)
+
+    class Sine(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin()
+
+    wrapped = ours.wrap_compiler_debug(compiler, "mine")
+    x = torch.ones(3, requires_grad=True)
+    with debugging("aot", 1), pytest.raises(Boom):
+        aot_module(Sine(), fw_compiler=wrapped, bw_compiler=wrapped)(x).sum().backward()
+    text = Path("repro.py").read_text()
+    assert "aten.cos" in text
+    assert "tangents_1" in text
+
+
 def test_an_integer_that_differs_counts_unless_it_is_to_be_passed_over() -> None:
     """Covers: S13, S34"""
     gm = graph_of(lambda x: (x > 1, x), torch.arange(4.0))

@@ -777,3 +777,34 @@ def test_other_random_numbers_are_mentioned() -> None:
     assert "random" not in str(
         same_two_models(torch.nn.functional.dropout, torch.nn.functional.dropout, [torch.ones(9)])
     )
+
+
+# ---- inputs that are written to, forward only ------------------------------------------------------------
+
+
+def _adding(amount: float) -> torch.fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(lambda x, y: (x.add_(amount).sum() * 0 + y,))(torch.zeros(3), torch.zeros(3))
+
+
+def test_forward_only_inputs_that_are_written_to_count_as_well() -> None:
+    """A graph of an optimiser returns nothing but that. Covers: S32"""
+    inputs = [torch.zeros(3), torch.ones(3)]
+    assert same_two_models(_adding(1), _adding(1), inputs, only_fwd=True, written=True)
+    found = same_two_models(_adding(1), _adding(2), inputs, only_fwd=True, written=True)
+    assert not found
+    assert found.path == "inputs[0]"
+    assert torch.equal(inputs[0], torch.zeros(3))
+
+
+def test_what_only_compiled_code_writes_to_is_its_scratch_memory() -> None:
+    def scribbles(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        result = y + 1
+        x.fill_(7)
+        return (result,)
+
+    def plain(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        return (y + 1,)
+
+    assert same_two_models(plain, scribbles, [torch.zeros(3), torch.ones(3)], only_fwd=True, written=True)

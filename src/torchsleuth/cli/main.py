@@ -99,7 +99,7 @@ WithHistory = Annotated[
     bool, typer.Option("--with-history", help="First the graphs that the program had compiled before.")
 ]
 Matching = Annotated[
-    str, typer.Option("--match", metavar="HOW", help="Which failure is the recorded one: origin, exact, any, regex:…")
+    str, typer.Option("--match", metavar="HOW", help="Which failure it is: origin, exact, kind, any, regex:…")
 ]
 
 
@@ -281,7 +281,7 @@ def minify(
     memory: Memory = None,
     match: Annotated[
         str | None,
-        typer.Option("--match", metavar="HOW", help="Which failure is the recorded one: origin, exact, any, regex:…"),
+        typer.Option("--match", metavar="HOW", help="Which failure it is: origin, exact, kind, any, regex:…"),
     ] = None,
     trust: Trust = False,
     store: StoreOption = None,

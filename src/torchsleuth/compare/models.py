@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from typing_extensions import Unpack
 
-from torchsleuth import config
+from torchsleuth import config, torch_compat
 from torchsleuth.errors import CannotReduce, NoReference, in_words
 
 from .agree import same
@@ -144,16 +144,17 @@ def same_two_models(
     only_fwd: bool | None = None,
     *,
     require_fp64: bool = False,
+    written: bool = False,
     tolerance: Tolerance | None = None,
     **options: Unpack[ToleranceOptions],
 ) -> Comparison:
     """Whether two models give the same results on the same inputs, from the same random state.
 
     Gradients, buffers and written-to inputs count too, unless `only_fwd` (those of a function cannot be seen: then
-    the gradients of the inputs are what counts). The tolerance and whether to make an
-    fp64 reference come from the settings unless given. A `compiled` that raises is another failure, not a
-    divergence: it is logged, and the comparison is truthy with `raised` set. Neither the inputs nor the
-    random state of the caller are changed.
+    the gradients of the inputs are what counts). With `written`, inputs that the model writes to count even so. The
+    tolerance and whether to make an fp64 reference come from the settings unless given. A `compiled` that raises is
+    another failure, not a divergence: it is logged, and the comparison is truthy with `raised` set. Neither the inputs
+    nor the random state of the caller are changed.
     """
     settings = config.current()
     only_fwd = settings.forward_only if only_fwd is None else only_fwd
@@ -173,8 +174,9 @@ def same_two_models(
                 log.warning("no fp64 reference: %s", missing.cause)
                 notes.append(f"There was no fp64 reference: {missing.cause}.")
         start.restore()
+        left = clone_inputs(inputs)
         try:
-            res = run_fwd_maybe_bwd(compiled, inputs, only_fwd)
+            res = run_fwd_maybe_bwd(compiled, left, only_fwd, disable_clone=True)
         except Exception as error:
             log.exception("while comparing results, the compiled model raised; that is another failure")
             said = f"The compiled model raised {type(error).__qualname__}, so there was nothing to compare."
@@ -186,7 +188,43 @@ def same_two_models(
         fp64_ref = fp64_ref and _without_state(fp64_ref)
         notes.append("Only one of the two is a module: parameters, their gradients and buffers were not compared.")
     found = same(ref, res, fp64_ref, tolerance=tolerance)
+    if found and only_fwd and written:
+        with preserved():
+            start.restore()
+            differs = _same_inputs(model, inputs, left, tolerance)
+        found = found if differs is None else differs
     return dataclasses.replace(found, notes=(*found.notes, *notes))
+
+
+def _same_inputs(
+    model: Callable[..., Any], inputs: Sequence[Any], left: Sequence[Any], tolerance: Tolerance
+) -> Comparison | None:
+    """How inputs differ that the model writes to, if they do. What only the other side writes to is its scratch memory.
+
+    `left`: the inputs as the other side left them.
+    """
+    if not _may_write(model):
+        return None
+    ours = clone_inputs(inputs)
+    before = [_times_written(one) for one in ours]
+    run_fwd_maybe_bwd(model, ours, only_fwd=True, disable_clone=True)
+    for at, one in enumerate(ours):
+        if _times_written(one) != before[at] and not (found := same(one, left[at], tolerance=tolerance)):
+            return dataclasses.replace(found, path=f"inputs[{at}]{found.path}")
+    return None
+
+
+def _may_write(model: Any) -> bool:
+    """Whether a graph may write to its inputs. Of other models nobody knows."""
+    if not isinstance(model, torch.fx.GraphModule):
+        return True
+    calls = [node for node in model.graph.nodes if node.op.startswith("call")]
+    plain = (node.op == "call_function" and torch_compat.is_op_overload(node.target) for node in calls)
+    return not all(plain) or any(torch_compat.op_is_mutable(node.target) for node in calls)
+
+
+def _times_written(value: Any) -> int | None:
+    return torch_compat.times_written(value) if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
 
 def run_in_fp64(

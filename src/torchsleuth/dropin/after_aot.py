@@ -145,7 +145,7 @@ class _Deferred:
             raise NotImplementedError("Accuracy minification is supported for inductor only")
         ignore = torch_compat.dynamo_config().repro_ignore_non_fp
         compiled, reference = _Kept(self._compiled), reference_of(self._graph)
-        if same_two_models(reference, compiled, inputs, only_fwd=True, ignore_non_fp=ignore):
+        if same_two_models(reference, compiled, inputs, only_fwd=True, ignore_non_fp=ignore, written=True):
             return self._compiled(real_inputs)
         log.warning("Accuracy failed for the AOT Autograd graph %s", self._graph_name)
         name = f"{self._name}_accuracy"
@@ -421,7 +421,7 @@ def inductor_accuracy_fails(
     )
 
 
-backend_aot_accuracy_fails = functools.partial(backend_accuracy_fails, only_fwd=True)
+backend_aot_accuracy_fails = functools.partial(backend_accuracy_fails, only_fwd=True, written=True)
 
 ACCURACY_FAILS: Final[Mapping[str, Callable[..., bool]]] = {
     "": inductor_fails,
@@ -484,7 +484,7 @@ def repro_run(options: Any, mod: torch.nn.Module, load_args: Any) -> None:
             wait()
         return
     ignore = torch_compat.dynamo_config().repro_ignore_non_fp
-    if not same_two_models(reference_of(gm), _Kept(compiled), args, only_fwd=True, ignore_non_fp=ignore):
+    if not same_two_models(reference_of(gm), _Kept(compiled), args, only_fwd=True, ignore_non_fp=ignore, written=True):
         raise AccuracyError("Bad accuracy detected")
 
 

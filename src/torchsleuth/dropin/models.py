@@ -66,10 +66,12 @@ def same_two_models(
     *,
     require_fp64: bool = False,
     ignore_non_fp: bool = False,
+    written: bool = False,
 ) -> bool:
     """Whether two models compute the same. One that raises is another failure: it is logged, and this is True.
 
-    `require_fp64`: a RuntimeError if there can be no fp64 reference, unless the settings want none at all.
+    `require_fp64`: a RuntimeError if there can be no fp64 reference, unless the settings want none at all. `written`:
+    inputs that the model writes to count, too, forward only as well.
     """
     settings = torch_compat.dynamo_config()
     uses_fp64 = bool(settings.same_two_models_use_fp64)
@@ -77,7 +79,13 @@ def same_two_models(
     with config.patch(fp64=uses_fp64, after=None):
         try:
             found = models.same_two_models(
-                gm, opt_gm, example_inputs, only_fwd, require_fp64=require_fp64 and uses_fp64, tolerance=tolerance
+                gm,
+                opt_gm,
+                example_inputs,
+                only_fwd,
+                require_fp64=require_fp64 and uses_fp64,
+                written=written,
+                tolerance=tolerance,
             )
         except NoReference as error:
             raise RuntimeError(
@@ -107,12 +115,19 @@ def backend_accuracy_fails(
     *,
     require_fp64: bool = False,
     ignore_non_fp: bool = False,
+    written: bool = False,
 ) -> bool:
     """Whether what a compiler makes of a graph computes something else. Whatever raises is another failure: logged."""
     try:
         compiled = compiler_fn(copy.deepcopy(gm), clones_like(example_inputs))
         return not same_two_models(
-            gm, compiled, example_inputs, only_fwd, require_fp64=require_fp64, ignore_non_fp=ignore_non_fp
+            gm,
+            compiled,
+            example_inputs,
+            only_fwd,
+            require_fp64=require_fp64,
+            ignore_non_fp=ignore_non_fp,
+            written=written,
         )
     except Exception:
         log.exception("an exception where wrong results were looked for: that is another failure, and does not count")

@@ -245,6 +245,7 @@ class _Run:
                     inputs,
                     boxed or checks.forward_only,
                     require_fp64=checks.require_fp64 and checks.fp64,
+                    written=boxed,
                     tolerance=tolerance,
                 )
             except NoReference as error:
@@ -254,7 +255,9 @@ class _Run:
             raise found.raised
         if found:
             return Passed(Stage.COMPARE)
-        path = f"output{found.path}" if boxed or checks.forward_only else found.path.removeprefix(".")
+        path = found.path.removeprefix(".")
+        if (boxed or checks.forward_only) and not path.startswith("inputs"):
+            path = f"output{found.path}"
         guilty = None
         if self._query.find_op:
             guilty = op_at(reference, path) or guilty_op(reference, inputs, compiler.apart)
