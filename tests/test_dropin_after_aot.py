@@ -332,6 +332,23 @@ def test_forward_and_backward_are_watched_each_by_itself() -> None:
     assert "tangents_1" in text
 
 
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_training_goes_on_as_it_would(level: int) -> None:
+    """Torch hides the backward from Dynamo by a function around it, which has to know how it is called."""
+    from functorch.compile import aot_module, make_boxed_func
+
+    wrapped = ours.wrap_compiler_debug(lambda gm, inputs: make_boxed_func(gm.forward), "mine")
+    linear = torch.nn.Linear(3, 2)
+    x = torch.ones(4, 3, requires_grad=True)
+    expected = torch.autograd.grad(linear(x).sin().sum(), [x, *linear.parameters()])
+    with debugging("aot", level):
+        compiled = aot_module(linear, fw_compiler=wrapped, bw_compiler=wrapped)
+        found = torch.autograd.grad(compiled(x).sin().sum(), [x, *compiled.parameters()])
+        hidden = torch.compiler.disable(wrapped(*small()))
+        assert hidden._boxed_call
+    assert all(map(torch.equal, found, expected))
+
+
 def test_an_integer_that_differs_counts_unless_it_is_to_be_passed_over() -> None:
     """Covers: S13, S34"""
     gm = graph_of(lambda x: (x > 1, x), torch.arange(4.0))

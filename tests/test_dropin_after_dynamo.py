@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import logging
 import sys
 from argparse import Namespace
@@ -184,6 +185,27 @@ def test_a_trial_run_changes_nothing() -> None:
     assert seen == [None]
 
 
+def test_what_says_that_it_is_boxed_is_called_as_dynamo_calls_it() -> None:
+    """Inductor's functions do: torch hands them one list, and raises a ValueError of its own. Covers: S6b"""
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        def run(x: torch.Tensor) -> Any:
+            return gm(x)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    gm, inputs = captured(program, torch.randn(3))
+    with debugging("dynamo", 2):
+        with pytest.raises(Exception, match="list"):
+            theirs.wrap_backend_debug(backend, None)(gm, inputs)
+        ours.wrap_backend_debug(backend, None)(gm, inputs)
+    with debugging("dynamo", 4):
+        ours.wrap_backend_debug(backend, None)(gm, inputs)
+    assert ours._error(gm, inputs, backend) is None
+    assert not ours._accuracy_fails(gm, inputs, lambda gm, inputs: backend(gm, inputs))
+
+
 def test_wrong_results_of_a_function_are_noticed() -> None:
     """Torch asks it for its parameters, logs that there are none, and takes that for a pass. Covers: S12, U24"""
     gm, inputs = captured(program, torch.randn(3))
@@ -193,6 +215,22 @@ def test_wrong_results_of_a_function_are_noticed() -> None:
             ours.wrap_backend_debug(wrong, None)(gm, inputs)
         assert ours.wrap_backend_debug(right, None)(gm, inputs)(*inputs)[0].shape == (3,)
     assert "accuracy=True, command='minify'" in Path(get_minifier_repro_path()).read_text()
+
+
+@pytest.mark.parametrize(("extra", "raises"), [(0.0, False), (0.5, True)], ids=["right", "wrong"])
+def test_a_backend_may_draw_other_random_numbers_but_not_compute_something_else(extra: float, raises: bool) -> None:
+    """Torch passes both. Covers: U10"""
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            torch.rand(5)  # another place in the stream
+            return [one + extra for one in gm(*args)]
+
+        return run
+
+    gm, inputs = captured(lambda x: F.dropout(x.sin(), 0.5), torch.ones(500))
+    with debugging("dynamo", 4), pytest.raises(ours.AccuracyError) if raises else contextlib.nullcontext():
+        ours.wrap_backend_debug(backend, None)(gm, inputs)
 
 
 def test_wrong_gradients_count_unless_forward_only() -> None:

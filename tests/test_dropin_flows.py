@@ -207,6 +207,23 @@ def test_strict_is_who_minds_a_wrong_bool_as_well(tmp_path: Path, flags: tuple[s
 
 @pytest.mark.inductor
 @pytest.mark.usefixtures("_standing_in")
+def test_inductor_as_a_backend_of_dynamo_s(tmp_path: Path) -> None:
+    """Torch on the CPU raises a ValueError instead. Covers: S6b, S12"""
+    flow = Flow(tmp_path, options={RELU: "accuracy"})
+    code = AFTER_AOT.replace("torch.compile()", 'torch.compile(backend="inductor")')
+    right = flow.program(code.replace("relu(x)", "tanh(x)"), after="dynamo", level=4)
+    assert right.code == 0, right.stderr
+    assert "ValueError" not in right.stderr
+    program = flow.program(code, after="dynamo", level=4)
+    assert program.code == 1
+    assert "AccuracyError" in program.stderr
+    assert flow.launcher("--no-isolate").code == 0
+    assert [line.split("(")[0] for line in ops_of(flow)] == ["x_1 = torch.relu"]
+    assert "AccuracyError" in flow.repro().stderr
+
+
+@pytest.mark.inductor
+@pytest.mark.usefixtures("_standing_in")
 def test_generated_code_that_raises(tmp_path: Path) -> None:
     """Covers: S7, S21"""
     flow = Flow(tmp_path, options={RELU: "runtime_error"})

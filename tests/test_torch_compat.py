@@ -183,6 +183,8 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "dtype_abbreviations": torch_compat.dtype_abbreviations,
     "mark_dynamic": lambda: torch_compat.mark_dynamic(torch.ones(2), 0),
     "registered_backends": torch_compat.registered_backends,
+    "metrics_of_thread": lambda: _enter(torch_compat.not_measured()),
+    "MetricsContext": lambda: _enter(torch_compat.not_measured()),
     "is_fake": lambda: torch_compat.is_fake(1),
     "TorchDispatchMode": lambda: torch_compat.dispatch_mode(lambda op, args, kwargs: op(*args, **kwargs)),
     "tree_map": lambda: torch_compat.tree_map(str, [1]),

@@ -30,6 +30,8 @@ from .tree import map_tensors, tensors_in
 
 log = logging.getLogger("torchsleuth.compare")
 
+DRAWN_DIFFERENTLY = "The two sides drew random numbers differently, which may be all there is to it: ask `judge`."
+"""A note of a comparison that says little."""
 _CONSTANTS = (type(None), str, bytes, bool, int, float, complex)
 
 
@@ -182,7 +184,7 @@ def same_two_models(
             said = f"The compiled model raised {type(error).__qualname__}, so there was nothing to compare."
             return Comparison(True, notes=(said,), raised=error, tolerance=tolerance)
         if not eager_end.same_as(RngState.capture()):
-            notes.append("The two sides drew random numbers differently, which may be all there is to it: ask `judge`.")
+            notes.append(DRAWN_DIFFERENTLY)
     if not only_fwd and isinstance(model, torch.nn.Module) != isinstance(compiled, torch.nn.Module):
         ref, res = _without_state(ref), _without_state(res)
         fp64_ref = fp64_ref and _without_state(fp64_ref)

@@ -107,11 +107,10 @@ class _DebuggedCompiler:
 class _Deferred:
     """A compiled graph that waits for real inputs."""
 
-    _boxed_call = True
-
     def __init__(
         self, compiled: Callable[..., Any], graph: fx.GraphModule, name: str, graph_name: str, devices: Sequence[str]
     ) -> None:
+        self._boxed_call = True  # its own: torch hands on what is in `__dict__`
         self._compiled = compiled
         self._graph = graph
         self._name = name

@@ -97,8 +97,8 @@ class WrapBackendDebug:
                 if level == 4:
                     self._compare(graph, compiled, inputs, named)
                 elif not any(torch_compat.is_fake(one) for one in inputs):
-                    with preserved():
-                        run_fwd_maybe_bwd(compiled, _numbers(inputs))
+                    with preserved(), torch_compat.not_measured():
+                        run_fwd_maybe_bwd(as_dynamo_calls(compiled), _numbers(inputs))
             except AccuracyError:
                 raise
             except Exception as error:
@@ -118,10 +118,10 @@ class WrapBackendDebug:
 
     def _compare(self, graph: fx.GraphModule, compiled: Any, inputs: Sequence[Any], named: Any) -> None:
         settings = torch_compat.dynamo_config()
-        with preserved():
+        with preserved(), torch_compat.not_measured():
             same = same_two_models(
                 graph,
-                compiled,
+                as_dynamo_calls(compiled),
                 _numbers(inputs),
                 only_fwd=settings.repro_forward_only,
                 ignore_non_fp=settings.repro_ignore_non_fp,
@@ -133,6 +133,23 @@ class WrapBackendDebug:
         error = AccuracyError("Bad accuracy detected.")
         point_to_launcher(error)
         raise error
+
+
+def as_dynamo_calls(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """What a backend made, as a function that takes its inputs one by one: so does Dynamo call it.
+
+    That of Inductor says that it takes one list, as the graphs inside it do; torch's own tool believes that, and what
+    comes of it takes the place of the user's error.
+    """
+    return compiled if isinstance(compiled, torch.nn.Module) else _OneByOne(compiled)
+
+
+class _OneByOne:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
 
 
 def _numbers(inputs: Sequence[Any]) -> list[Any]:
@@ -259,7 +276,7 @@ def _accuracy_fails(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler_
     return backend_accuracy_fails(
         gm,
         example_inputs,
-        compiler_fn,
+        lambda part, inputs: as_dynamo_calls(compiler_fn(part, inputs)),
         only_fwd=settings.repro_forward_only,
         ignore_non_fp=settings.repro_ignore_non_fp,
     )
@@ -285,7 +302,7 @@ def backend_fails(
 def _error(gm: fx.GraphModule, inputs: Sequence[Any], backend: Backend) -> Exception | None:
     try:
         compiled = backend(copy.deepcopy(gm), clones_like(inputs))
-        run_fwd_maybe_bwd(compiled, inputs)
+        run_fwd_maybe_bwd(as_dynamo_calls(compiled), inputs)
     except Exception as error:  # noqa: BLE001 - that is what was asked for
         return error
     return None

@@ -17,7 +17,9 @@ from torchsleuth.compare import models
 from torchsleuth.compare.clones import clone_inputs
 from torchsleuth.compare.comparison import Tolerance
 from torchsleuth.compare.fp64 import widen_module
+from torchsleuth.compare.judgement import Verdict
 from torchsleuth.compare.kinds import widen
+from torchsleuth.compare.trial import judge
 from torchsleuth.dropin.accuracy import as_list
 from torchsleuth.errors import NoReference
 
@@ -70,6 +72,8 @@ def same_two_models(
 ) -> bool:
     """Whether two models compute the same. One that raises is another failure: it is logged, and this is True.
 
+    Where the two draw random numbers differently, they have to draw from the same distributions.
+
     `require_fp64`: a RuntimeError if there can be no fp64 reference, unless the settings want none at all. `written`:
     inputs that the model writes to count, too, forward only as well.
     """
@@ -92,9 +96,17 @@ def same_two_models(
                 f"fp64 outputs could not be generated: {error.cause}; "
                 "torch._dynamo.config.same_two_models_use_fp64 = False compares without them"
             ) from error
-    if not found:
-        log.error("%s", found)
-    return bool(found)
+    if found:
+        return True
+    if models.DRAWN_DIFFERENTLY in found.notes:  # no two runs would agree: do they draw from one distribution?
+        with config.patch(after=None):
+            judgement = judge(gm, opt_gm, example_inputs, backward=not only_fwd)
+        if judgement.verdict is not Verdict.BUG:
+            return True
+        log.error("%s", judgement)
+        return False
+    log.error("%s", found)
+    return False
 
 
 def cast_to_fp64(model: torch.nn.Module, inputs: Any) -> tuple[torch.nn.Module, Any]:

@@ -230,7 +230,8 @@ class _Classes:
     def _forward(self, gm: fx.GraphModule) -> str:
         written = gm.graph.python_code("self")
         for name, value in written.globals.items():
-            self._bring(name, value)
+            if re.search(rf"\b{re.escape(name)}\b", written.src):
+                self._bring(name, value)
         code = written.src
         if name := _unsayable(code):
             raise UnsupportedNNModuleError(f"the code of the graph cannot be written: {name}")
@@ -249,6 +250,8 @@ class _Classes:
         if module and own and _found(module, own) is value and module != "__main__":
             self._imports[f"import {module}"] = None
             self._imports[f"{name} = {module}.{own}"] = None
+        elif value is type(None):
+            self._imports[f"{name} = type(None)"] = None
         elif inspect.isfunction(value):  # its source comes before the class
             self._imports[f"{name} = {value.__name__}"] = None
         else:  # of an annotation

@@ -29,7 +29,7 @@ from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.case.stores.examining import blobs_at
 from torchsleuth.case.surroundings.state import restored
 from torchsleuth.compare.comparison import Tolerance
-from torchsleuth.compare.models import requires_bwd_pass, same_two_models
+from torchsleuth.compare.models import DRAWN_DIFFERENTLY, requires_bwd_pass, same_two_models
 from torchsleuth.compare.subject import probe_loss
 from torchsleuth.compare.tree import tensors_in
 from torchsleuth.config import After, Settings
@@ -200,6 +200,12 @@ class _Run:
     def _compared(
         self, compiler: Compiler, compiled: Compiled, reference: fx.GraphModule, inputs: list[Any]
     ) -> Outcome:
+        if not self._query.checks.judged:
+            return self._by_tolerance(compiler, compiled, reference, inputs)
+        return self._judged(compiler, compiled, reference, inputs)
+
+    def _judged(self, compiler: Compiler, compiled: Compiled, reference: fx.GraphModule, inputs: list[Any]) -> Outcome:
+        """Compare, and ask of what differs whether rounding, or chance, explains it."""
         boxed = self._case.compiler.after is After.AOT
 
         def noted(*inputs: Any) -> Any:
@@ -208,8 +214,6 @@ class _Run:
             return result
 
         settings = dataclasses.replace(_SETTINGS, **{n: getattr(self._query.checks, n) for n in _CHECKED})
-        if not self._query.checks.judged:
-            return self._by_tolerance(compiler, compiled, reference, inputs)
         checked = run_checked(noted, reference, inputs, boxed=boxed, settings=settings)
         if checked.unknown is not None:
             return Unrunnable(Stage.COMPARE, reason=checked.unknown)
@@ -255,6 +259,9 @@ class _Run:
             raise found.raised
         if found:
             return Passed(Stage.COMPARE)
+        if DRAWN_DIFFERENTLY in found.notes:
+            self._enter(Stage.RUN)
+            return self._judged(compiler, compiled, reference, inputs)
         path = found.path.removeprefix(".")
         if (boxed or checks.forward_only) and not path.startswith("inputs"):
             path = f"output{found.path}"

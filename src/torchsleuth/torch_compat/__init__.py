@@ -110,6 +110,7 @@ from torchsleuth.torch_compat.repro import (
     keep_intermediate_hooks as keep_intermediate_hooks,
     load_repro_tools as load_repro_tools,
     mark_dynamic as mark_dynamic,
+    not_measured as not_measured,
     registered_backends as registered_backends,
     triton_constants as triton_constants,
 )

@@ -386,6 +386,16 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "mark_dynamic",
             "the drop-in: inputs with symbolic sizes for a graph that was printed",
         ),
+        "metrics_of_thread": PrivateName(
+            "torch._dynamo.utils",
+            "_metrics_context_tls",
+            "the drop-in: trying out what a backend made while Dynamo is compiling",
+        ),
+        "MetricsContext": PrivateName(
+            "torch._dynamo.metrics_context",
+            "MetricsContext",
+            "the drop-in: trying out what a backend made while Dynamo is compiling",
+        ),
         "registered_backends": PrivateName(
             "torch._dynamo.backends.registry",
             "_COMPILER_FNS",

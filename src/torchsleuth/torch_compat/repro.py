@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -42,6 +42,24 @@ def dtype_abbreviations() -> dict[str, Any]:
 def mark_dynamic(tensor: Any, dim: int) -> None:
     """Have torch.compile take a size of a tensor for symbolic."""
     resolve("mark_dynamic")(tensor, dim)
+
+
+@contextmanager
+def not_measured() -> Iterator[None]:
+    """Inside, what this thread compiles does not count for the compilation that is going on.
+
+    Torch measures each compilation once, and raises if something is measured twice in one.
+    """
+    thread, kind = resolve("metrics_of_thread"), resolve("MetricsContext")
+    before = getattr(thread, "metrics_context", None)
+    thread.metrics_context = kind(on_exit=lambda *measured: None)
+    try:
+        yield
+    finally:
+        if before is None:
+            del thread.metrics_context
+        else:
+            thread.metrics_context = before
 
 
 def registered_backends() -> dict[str, Any]:
