@@ -797,11 +797,25 @@ def test_whatever_is_drawn_the_answer_is_that_of_torch(
     trio: Trio, with_reference: bool, options: dict[str, Any]
 ) -> None:
     """Covers: S33, S34"""
+    if loses_options(trio[0]):  # a difference that is listed above
+        options = {name: value for name, value in options.items() if name not in LOST_IN_ARRAYS}
     asked = call(*(trio if with_reference else trio[:2]), **options)
     theirs, _ = asked.answer(torch_utils.same)
     ours, said = asked.answer(same)
     assert ours == theirs
     assert bool(said) == (ours is not True)
+
+
+LOST_IN_ARRAYS = {"force_max_multiplier", "use_iou_for_bool", "iou_threshold"}
+
+
+def loses_options(value: Any) -> bool:
+    """Whether there is something in a value into which torch does not hand on all options."""
+    if isinstance(value, (list, tuple)):
+        return any(map(loses_options, value))
+    if isinstance(value, dict):
+        return any(map(loses_options, value.values()))
+    return isinstance(value, (np.ndarray, Foo))
 
 
 # ---- losses and results ----------------------------------------------------------------------------------

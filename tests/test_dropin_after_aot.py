@@ -233,6 +233,67 @@ def loaded(text: str) -> tuple[torch.nn.Module, list[Any]]:
     return names["mod"], reader.args
 
 
+@pytest.mark.parametrize("writes", [torch.ops.aten.add_.Tensor, torch.Tensor.add_], ids=["operator", "method"])
+def test_what_a_graph_writes_to_before_it_raises_is_kept_as_it_was(writes: Any) -> None:
+    """Covers: S21"""
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    graph.output((graph.call_function(writes, (x, y)),))
+    gm = fx.GraphModule({}, graph)
+
+    def run(inputs: list[Any]) -> Any:
+        inputs[0].add_(100)
+        raise Boom
+
+    with debugging("aot", 1):
+        compiled = ours.wrap_compiler_debug(Compiler(run), "inductor")(gm, [])
+        with pytest.raises(Boom):
+            compiled([torch.zeros(2), torch.ones(2)])
+    assert torch.equal(loaded(Path("repro.py").read_text())[1][0], torch.zeros(2))
+
+
+def test_options_of_torch_compile_are_in_the_script_though_they_are_gone_by_then() -> None:
+    """They are set only while a graph is compiled. Covers: U17"""
+
+    def run(inputs: list[Any]) -> Any:
+        raise Boom
+
+    gm, inputs = small()
+    with debugging("aot", 1):
+        with torch._inductor.config.patch(max_fusion_size=7):
+            compiled = ours.wrap_compiler_debug(Compiler(run), "inductor")(gm, inputs)
+        with pytest.raises(Boom):
+            compiled(list(inputs))
+    assert "torch._inductor.config.max_fusion_size = 7" in Path("repro.py").read_text()
+    assert torch._inductor.config.max_fusion_size != 7
+
+
+def test_made_up_inputs_are_not_all_the_same() -> None:
+    """Otherwise x - y would always be zero."""
+    gm = graph_of(lambda x, y: (x - y,), torch.ones(3), torch.ones(3))
+    mod, args = loaded(ours.generate_standalone_repro(gm, [torch.randn(3), torch.randn(3)]))
+    assert mod(*args)[0].abs().min() > 0
+
+
+def test_inputs_of_odd_kinds_do_not_cost_the_script() -> None:
+    """Covers: U18"""
+    graph = fx.Graph()
+    names = [graph.placeholder(name) for name in "abcd"]
+    graph.output((names[0],))
+    gm = fx.GraphModule({}, graph)
+    odd = [torch.ones(2), torch.eye(3).to_sparse(), 1.5, torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
+    args = loaded(script_of(gm, odd))[1]
+    assert args[1:] == [None, 1.5, None]
+
+
+def test_level_4_that_cannot_write_still_says_that_results_differ() -> None:
+    gm, inputs = small()
+    with debugging("aot", 4), torch._dynamo.config.patch(debug_dir_root="/proc/nowhere"):
+        compiled = ours.wrap_compiler_debug(Compiler(lambda inputs: (inputs[0] * 3,)), "inductor")(gm, inputs)
+        with pytest.raises(ours.AccuracyError):
+            compiled(list(inputs))
+
+
 def test_at_level_3_everything_is_on_the_disk_before_the_call() -> None:
     """Covers: S9"""
     seen: list[torch.Tensor] = []
@@ -630,7 +691,9 @@ def test_a_graph_is_asked_about_in_an_interpreter_of_its_own(capfd: pytest.Captu
     assert ">>  minifier-query: does not fail" in said.out
 
 
-def test_what_does_not_come_to_the_graph_is_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_does_not_come_to_the_graph_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Torch takes any exit code but 0 for a failure of the graph: a missing file, for one. Covers: U5"""
     gm, args = small()
     real = ours.save_graph_repro
@@ -642,6 +705,7 @@ def test_what_does_not_come_to_the_graph_is_no_failure(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ours, "save_graph_repro", without_data)
     assert ours.isolate_fails(gm, args, "inductor", save_dir=str(tmp_path / "data")) is False
+    assert "MissingTensor" in capfd.readouterr().err
 
 
 # ---- the commands of a script ----------------------------------------------------------------------------
@@ -755,8 +819,7 @@ def test_a_query_that_cannot_be_asked_says_so(capsys: pytest.CaptureFixture[str]
     assert "parameters" in capsys.readouterr().err
 
 
-def test_a_graph_that_does_not_fail_cannot_be_minified() -> None:
-    """Covers: U6"""
+def test_a_granularity_is_a_power_of_two() -> None:
     given = options(isolate=False, skip_sanity=False, max_granularity=3)
     with pytest.raises(RuntimeError, match="not power of two"):
         ours.repro_minify(given, Repro(), load_args)

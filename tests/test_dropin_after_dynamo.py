@@ -94,12 +94,14 @@ def test_to_dynamo_it_looks_like_the_backend() -> None:
         """Mine."""
 
     backend.get_compiler_config = lambda: {"a": 1}  # type: ignore[attr-defined]
+    backend.mine = 3  # type: ignore[attr-defined]
     for side in (ours, theirs):
         wrapped = side.wrap_backend_debug(backend, "mine")
         assert isinstance(wrapped, side.WrapBackendDebug)
         assert wrapped.__name__ == "backend"
         assert wrapped._torchdynamo_orig_backend is backend
         assert wrapped.get_compiler_config() == {"a": 1}
+        assert wrapped.mine == 3
     named = type("Named", (), {"compiler_name": "its name", "__call__": lambda self: None})()
     assert ours.wrap_backend_debug(named, None).__name__ == "its name"
 
@@ -138,8 +140,12 @@ def test_what_a_backend_raises_is_what_the_user_gets(level: int, files: list[str
     with debugging("dynamo", level), pytest.raises(Boom, match="there is a relu") as caught:
         ours.wrap_backend_debug(no_relu, None)(gm, inputs)
     assert written() == files
-    assert caught.value.minifier_path == get_minifier_repro_path()  # type: ignore[attr-defined]
-    assert get_minifier_repro_path() in "".join(caught.value.__notes__)
+    if level == 1:
+        assert str(Path("repro.py").absolute()) in "".join(caught.value.__notes__)
+        assert not hasattr(caught.value, "minifier_path")  # there is none
+    else:
+        assert caught.value.minifier_path == get_minifier_repro_path()  # type: ignore[attr-defined]
+        assert get_minifier_repro_path() in "".join(caught.value.__notes__)
 
 
 def test_what_compiled_functions_raise_is_seen_while_compiling() -> None:
@@ -379,7 +385,76 @@ def test_another_failure_is_not_this_one() -> None:
     """Torch compares texts loosely, or not at all. Covers: U5"""
     gm, inputs = captured(lambda x: torch.tanh(torch.relu(x)), torch.randn(3))
     ours.dynamo_minifier_backend(gm, inputs, two_bugs)
-    assert "tanh" in Path("repro.py").read_text().partition("class Repro")[2]
+    module = Path("repro.py").read_text().partition("class Repro")[2]
+    assert "torch.tanh" in module
+    assert "torch.relu" not in module
+
+
+def test_a_text_is_compared_without_names_and_numbers() -> None:
+    def backend(gm: Any, inputs: Any) -> Any:
+        raise Boom("node relu_99 with id 999 at 0x7f00 is not for me")
+
+    gm, inputs = captured(program, torch.randn(3))
+    assert ours.backend_fails(gm, inputs, backend, "node relu_17 with id 12345 at 0x7fff is not for me")
+    assert not ours.backend_fails(gm, inputs, backend, "something else entirely")
+
+
+def test_what_raises_at_level_4_is_written_down_as_well() -> None:
+    def backend(gm: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            raise Boom("while running")
+
+        return run
+
+    gm, inputs = captured(program, torch.randn(3))
+    with debugging("dynamo", 4), pytest.raises(Boom):
+        ours.wrap_backend_debug(backend, None)(gm, inputs)
+    assert "accuracy=False, command='minify'" in Path(get_minifier_repro_path()).read_text()
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_a_folder_that_cannot_be_written_to_does_not_replace_the_user_s_error(level: int) -> None:
+    gm, inputs = captured(program, torch.randn(3))
+    error = ours.AccuracyError if level == 4 else Boom
+    nowhere = torch._dynamo.config.patch(debug_dir_root="/proc/nowhere")
+    with debugging("dynamo", level), nowhere, pytest.raises(error) as caught:
+        ours.wrap_backend_debug(wrong if level == 4 else no_relu, None)(gm, inputs)
+    assert not hasattr(caught.value, "minifier_path")
+
+
+def test_fake_inputs_are_not_run() -> None:
+    gm, inputs = captured(program, torch.randn(3))
+    mode = torch._subclasses.FakeTensorMode()
+    fakes = [mode.from_tensor(one) for one in inputs]
+    for level in (1, 2, 4):
+        with debugging("dynamo", level):
+            ours.wrap_backend_debug(wrong, None)(gm, fakes)
+    assert written() == []
+
+
+class Compiler:
+    """Has a method that is a backend."""
+
+    def compile(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        raise Boom("mine")
+
+
+def test_a_method_is_not_brought_along_as_a_function() -> None:
+    """As one it would fail for want of an argument, which is another failure."""
+    text = text_of(Compiler().compile)
+    assert "backend=None)" in text
+    assert "belongs to an object" in text
+    with pytest.raises(RuntimeError, match="backend"):
+        ours.dynamo_minifier_backend(*captured(program, torch.randn(3)), None)
+
+
+def test_a_module_with_nothing_to_compile_cannot_be_minified() -> None:
+    class Nothing(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with pytest.raises(RuntimeError, match="did not fail the tester"):
+        ours.repro_minify(options(backend=no_relu), Nothing(), load_args)
 
 
 # ---- the commands of a script ----------------------------------------------------------------------------

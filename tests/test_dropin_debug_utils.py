@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -464,12 +466,39 @@ def test_graphs_in_graphs_become_classes() -> None:
         exec(theirs.NNModuleToString.convert(gm, allow_unsafe_repr=True), {"torch": torch})
 
 
-def test_attributes_with_dots_are_found_again() -> None:
-    class Inner(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("scale", torch.tensor([2.0]))
+def test_children_that_are_counted_are_found_again() -> None:
+    """Torch writes `self.0 = ...`. Covers: U18"""
+    inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    gm = fx.symbolic_trace(torch.nn.Sequential(inner, torch.nn.Linear(2, 2)))
+    again = made(gm, Constants(None))
+    x = torch.randn(3, 2)
+    assert torch.equal(again(x), gm(x))
 
+
+def test_the_first_constant_of_a_process_can_be_written() -> None:
+    """Torch imports a part of itself when it first makes a tensor of numbers."""
+    code = (
+        "import torch, torch.fx as fx\n"
+        "from torchsleuth.dropin.debug_utils import NNModuleToString\n"
+        "gm = fx.symbolic_trace(torch.nn.Identity())\n"
+        "gm.register_buffer('scale', torch.ones(2))\n"
+        "print(NNModuleToString.convert(gm))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "self.register_buffer('scale', tensor([1.0, 1.0]))" in ran.stdout, ran.stderr
+
+
+def test_a_function_without_a_name_is_a_gap_in_a_script_that_parses() -> None:
+    graph = fx.Graph()
+    graph.output((graph.call_function(lambda x: x, (graph.placeholder("x"),)),))
+    text = module_source(fx.GraphModule({}, graph), Constants(None), allow_unsafe_repr=True)
+    names: dict[str, Any] = {"torch": torch}
+    exec(text, names)
+    with pytest.raises(AssertionError, match="lambda"):
+        names["Repro"]()(torch.ones(1))
+
+
+def test_attributes_with_dots_are_found_again() -> None:
     root = torch.nn.Module()
     root.add_module("block", torch.nn.Module())
     root.block.register_buffer("scale", torch.tensor([2.0]))

@@ -187,12 +187,63 @@ def test_what_does_not_fail_is_torch_s_error() -> None:
             search(gm, [*inputs, *inputs], lambda *_: True, silent)
 
 
-def test_what_the_function_raises_is_raised() -> None:
-    def broken(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
-        raise KeyError("mine")
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_what_functions_of_the_caller_s_raise_is_raised(at: int) -> None:
+    """In the midst of the search as well."""
+    asked: list[int] = []
 
+    def broken(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+        asked.append(1)
+        if len(asked) == at:
+            raise KeyError("mine")
+        return calls(gm, torch.ops.aten.mul.Tensor)
+
+    def dumps(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
+        if len(gm.graph.nodes) < 7:
+            raise KeyError("mine")
+
+    inputs = [torch.ones(1), torch.ones(1)]
     with pytest.raises(KeyError, match="mine"):
-        minifier(make_fx(with_mul)(torch.ones(1), torch.ones(1)), [torch.ones(1), torch.ones(1)], broken, silent)
+        minifier(make_fx(with_mul)(*inputs), inputs, broken, silent)
+    with pytest.raises(KeyError, match="mine"):
+        minifier(make_fx(with_mul)(*inputs), inputs, lambda gm, _: calls(gm, torch.ops.aten.mul.Tensor), dumps)
+
+
+def test_what_was_computed_may_be_written_to() -> None:
+    """A leaf that requires grad may not: that would be another failure."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return ((x * 2).add_(1).sin(),)
+
+    graph = fx.symbolic_trace(f)
+    raised: list[Exception] = []
+
+    def fails(gm: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+        try:
+            gm(*inputs)
+        except RuntimeError as error:
+            raised.append(error)
+            return False
+        return any(node.target == "add_" for node in gm.graph.nodes)
+
+    gm, given = minifier(graph, [torch.ones(2, requires_grad=True)], fails, silent)
+    assert [node.op for node in gm.graph.nodes] == ["placeholder", "call_method", "output"]
+    assert given[0].requires_grad
+    assert raised == []
+
+
+def test_kinds_of_tensors_that_have_no_fakes_are_taken_as_well() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.quantize_per_tensor(x.sin(), 0.1, 0, torch.quint8).dequantize().cos(),)
+
+    gm, given = minifier(
+        fx.symbolic_trace(f),
+        [torch.ones(2)],
+        lambda gm, _: any(node.target == "dequantize" for node in gm.graph.nodes),
+        silent,
+    )
+    assert any(node.target == "dequantize" for node in gm.graph.nodes)
+    assert gm(*given)[0].shape == (2,)
 
 
 def test_without_a_sanity_check_the_whole_graph_is_believed_to_fail() -> None:

@@ -66,6 +66,35 @@ def test_the_places_that_torch_calls_are_ours_and_then_theirs_again() -> None:
     dropin.uninstall()  # as is
 
 
+def test_what_is_imported_later_is_torch_s_again_as_well() -> None:
+    """Modules that are imported after us have ours from the beginning."""
+    code = (
+        "from torchsleuth.dropin import installing\n"
+        "installing.install_when_needed()\n"
+        "installing.install_when_needed()\n"
+        "import sys, importlib\n"
+        "for one in installing._PLACES: importlib.import_module(one.theirs)\n"
+        "import torch._inductor.compile_fx as c\n"
+        "assert c.wrap_compiler_debug.__module__.startswith('torchsleuth')\n"
+        "installing.uninstall()\n"
+        "print([(o.theirs, n) for o in installing._PLACES for n in o.names\n"
+        "       if getattr(getattr(sys.modules[o.theirs], n, None), '__module__', '').startswith('torchsleuth')])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "[]", ran.stderr
+
+
+def test_for_a_while_is_for_as_long_as_anybody_needs_it() -> None:
+    with installing.installed():
+        with installing.installed():
+            pass
+        assert compile_fx.wrap_compiler_debug is our_aot.wrap_compiler_debug
+        dropin.install()
+    assert compile_fx.wrap_compiler_debug is our_aot.wrap_compiler_debug
+    dropin.uninstall()
+    assert compile_fx.wrap_compiler_debug is not our_aot.wrap_compiler_debug
+
+
 def test_whoever_took_a_place_meanwhile_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     dropin.install()
     own = object()

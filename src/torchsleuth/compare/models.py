@@ -296,6 +296,6 @@ def _plain_name(name: str) -> str:
 
 
 def _grad_or_zero(tensor: torch.Tensor) -> Any:
-    if not tensor.requires_grad:
+    if not tensor.requires_grad or not (tensor.is_leaf or tensor.retains_grad):  # one that was computed keeps none
         return None
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

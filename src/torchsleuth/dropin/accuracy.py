@@ -133,7 +133,8 @@ def as_list(results: models.Results) -> list[Any]:
     A parameter without a gradient has one of zeros here, an input has None.
     """
     grads = {f"{name}.grad": grad for name, grad in results.grads.items()}
-    input_grads = [tensor.grad for tensor in tensors_in(results.inputs)]
+    inputs = tensors_in(results.inputs)
+    input_grads = [one.grad if one.is_leaf or one.retains_grad else None for one in inputs]
     return [results.output, results.loss, grads, results.params, results.buffers, *input_grads]
 
 

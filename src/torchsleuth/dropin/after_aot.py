@@ -15,6 +15,7 @@ import copy
 import functools
 import io
 import logging
+import operator
 import os
 import shutil
 import sys
@@ -22,7 +23,7 @@ import textwrap
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -47,13 +48,14 @@ from torchsleuth.dropin.debug_utils import (
     minifier_dir as minifier_dir,
     same_two_models,
 )
-from torchsleuth.dropin.guarding import point_to_launcher, safely
+from torchsleuth.dropin.guarding import done, point_to_launcher, point_to_script, safely
 from torchsleuth.dropin.installing import installed
 from torchsleuth.dropin.minifying import NOT_FAILING as NOT_FAILING, Reducing, Wanted
 from torchsleuth.dropin.modules import has_its_data
 from torchsleuth.dropin.options import accuracy_word, aot_parser, parsed, warn_unknown
 from torchsleuth.dropin.places import checkpoints_dir, write_whole
 from torchsleuth.dropin.settings import checked_after
+from torchsleuth.dropin.surroundings import Options
 from torchsleuth.run.checking.reference import frozen_copy, reference_of
 from torchsleuth.run.scripts import run_script
 from torchsleuth.run.synchronising import accelerators_of, synchroniser
@@ -82,40 +84,48 @@ class _DebuggedCompiler:
     """Takes a graph and example inputs; whatever else it is given is passed on."""
 
     def __init__(self, compiler: Callable[..., Any], name: str) -> None:
-        functools.update_wrapper(self, compiler, updated=())
+        functools.update_wrapper(self, compiler)
         self._compiler = compiler
         self._name = name
 
-    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Any:
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], *more: Any, **kwargs: Any) -> Any:
         if checked_after() != "aot":
-            return self._compiler(gm, example_inputs, **kwargs)
+            return self._compiler(gm, example_inputs, *more, **kwargs)
         level = torch_compat.dynamo_config().repro_level
         graph = safely(log, lambda: frozen_copy(gm)) or gm
         if level == 3:  # the compiler itself may take the process along
             safely(log, lambda: dump_to_minify(graph, example_inputs, self._name))
         try:
-            compiled = self._compiler(gm, example_inputs, **kwargs)
+            compiled = self._compiler(gm, example_inputs, *more, **kwargs)
         except Exception as error:
             _dump(error, level, graph, example_inputs, self._name)
             log.error("CompilerError")
             raise
         if not callable(compiled):  # files, to be loaded by somebody else
             return compiled
-        return _Deferred(compiled, graph, self._name, torch_compat.aot_name() or "", accelerators_of(example_inputs))
+        deferred = _Deferred(compiled, graph, self._name, accelerators_of(example_inputs))
+        return safely(log, deferred.remember) or deferred
 
 
 class _Deferred:
     """A compiled graph that waits for real inputs."""
 
-    def __init__(
-        self, compiled: Callable[..., Any], graph: fx.GraphModule, name: str, graph_name: str, devices: Sequence[str]
-    ) -> None:
+    def __init__(self, compiled: Callable[..., Any], graph: fx.GraphModule, name: str, devices: Sequence[str]) -> None:
         self._boxed_call = True  # its own: torch hands on what is in `__dict__`
         self._compiled = compiled
         self._graph = graph
         self._name = name
-        self._graph_name = graph_name
+        self._graph_name = ""
+        self._written: Sequence[int] | None = None
+        self._options: Options | None = None
         self._synchronise = synchroniser(devices)
+
+    def remember(self) -> _Deferred:
+        """Note what is only known while it is compiled: torch.compile's own options are set until then."""
+        self._graph_name = torch_compat.aot_name() or ""
+        self._options = Options()
+        self._written = written_inputs(self._graph)
+        return self
 
     def __call__(self, real_inputs: list[Any]) -> Any:
         settings = torch_compat.dynamo_config()
@@ -129,15 +139,25 @@ class _Deferred:
         if level == 4:
             return self._compared(real_inputs, inputs)
         if level == 3:
-            safely(log, lambda: dump_to_minify(self._graph, inputs, self._name))
+            with self._as_compiled():
+                safely(log, lambda: dump_to_minify(self._graph, inputs, self._name))
+        else:  # what it writes to before it raises is kept as it was
+            inputs = safely(log, lambda: with_copies(inputs, self._written)) or inputs
+        return self._called(real_inputs, inputs, level)
+
+    def _called(self, real_inputs: list[Any], inputs: list[Any], level: int) -> Any:
         try:
             result = self._compiled(real_inputs)
             if self._synchronise is not None:
                 self._synchronise()
         except Exception as error:
-            _dump(error, level, self._graph, inputs, self._name)
+            with self._as_compiled():
+                _dump(error, level, self._graph, inputs, self._name)
             raise
         return result
+
+    def _as_compiled(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._options is None else self._options.set()
 
     def _compared(self, real_inputs: list[Any], inputs: list[Any]) -> Any:
         if self._name != "inductor":
@@ -145,28 +165,56 @@ class _Deferred:
         ignore = torch_compat.dynamo_config().repro_ignore_non_fp
         compiled, reference = _Kept(self._compiled), reference_of(self._graph)
         if same_two_models(reference, compiled, inputs, only_fwd=True, ignore_non_fp=ignore, written=True):
-            return self._compiled(real_inputs)
+            return self._called(real_inputs, with_copies(inputs, self._written), 4)
         log.warning("Accuracy failed for the AOT Autograd graph %s", self._graph_name)
         name = f"{self._name}_accuracy"
-        safely(log, lambda: dump_compiler_graph_state(self._graph, inputs, name))
-        safely(log, lambda: dump_to_minify(self._graph, inputs, name))
         error = AccuracyError("Bad accuracy detected")
-        point_to_launcher(error)
+        with self._as_compiled():
+            safely(log, lambda: dump_compiler_graph_state(self._graph, inputs, name))
+            if done(log, lambda: dump_to_minify(self._graph, inputs, name)):
+                point_to_launcher(error)
         raise error
 
 
 def _dump(error: Exception, level: int, graph: fx.GraphModule, inputs: Sequence[Any], name: str) -> None:
     """Write down what raised, as the level says; at level 3 it was written before."""
     if level == 1:
-        safely(log, lambda: dump_compiler_graph_state(graph, inputs, name))
-        return
-    if level != 3:
-        safely(log, lambda: dump_to_minify(graph, inputs, name))
-    safely(log, lambda: point_to_launcher(error))
+        if done(log, lambda: dump_compiler_graph_state(graph, inputs, name)):
+            safely(log, lambda: point_to_script(error))
+    elif level == 3 or (level in (2, 4) and done(log, lambda: dump_to_minify(graph, inputs, name))):
+        safely(log, lambda: point_to_launcher(error))
+
+
+def written_inputs(gm: fx.GraphModule) -> list[int] | None:
+    """The places of inputs that a graph writes to. None: that cannot be seen from its operators."""
+    places = {node: at for at, node in enumerate(node for node in gm.graph.nodes if node.op == "placeholder")}
+    found: set[int] = set()
+    for node in gm.graph.nodes:
+        if node.op not in ("call_function", "call_method", "call_module") or node.target is operator.getitem:
+            continue
+        if node.op != "call_function" or not torch_compat.is_op_overload(node.target):
+            return None
+        for one in torch_compat.op_arguments(node.target, node.args, node.kwargs):
+            values = one.value if isinstance(one.value, (list, tuple)) else [one.value]
+            if one.written and not all(value in places for value in values if isinstance(value, fx.Node)):
+                return None
+            found |= {places[value] for value in values if one.written and isinstance(value, fx.Node)}
+    return sorted(found)
+
+
+def with_copies(inputs: Sequence[Any], places: Sequence[int] | None) -> list[Any]:
+    """The inputs, with copies of some of them; None: of all."""
+    if places is None:
+        return clone_inputs(inputs)
+    copies = clone_inputs([inputs[at] for at in places])
+    found = list(inputs)
+    for at, one in zip(places, copies, strict=True):
+        found[at] = one
+    return found
 
 
 class _Kept:
-    """A boxed function that is compared: a deep copy of it would be another one."""
+    """A boxed function that is compared, and says so: not all of Inductor's do."""
 
     _boxed_call = True
 
@@ -282,8 +330,9 @@ def dump_compiler_graph_state(
 
 def copy_for_convenience(path: str) -> None:
     """The script as `repro.py` in the current folder. If that cannot be, it is only a warning."""
-    there = os.path.join(os.getcwd(), "repro.py")
+    there = "repro.py"
     try:
+        there = os.path.join(os.getcwd(), "repro.py")
         shutil.copyfile(path, there)
         log.warning("Copying repro file for convenience to %s", there)
     except OSError:

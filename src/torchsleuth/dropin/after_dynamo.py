@@ -22,6 +22,7 @@ from torch import fx
 from torchsleuth import torch_compat
 from torchsleuth.capture.options import without_aot_cache
 from torchsleuth.case.failures import raised
+from torchsleuth.case.normalising import normalised
 from torchsleuth.case.schema import Compiler, Signature
 from torchsleuth.case.storages.sinks import number_hint
 from torchsleuth.compare.rng import preserved
@@ -38,9 +39,9 @@ from torchsleuth.dropin.debug_utils import (
     same_two_models,
 )
 from torchsleuth.dropin.fx_minifier import minifier
-from torchsleuth.dropin.guarding import point_to_launcher, safely
+from torchsleuth.dropin.guarding import done, point_to_launcher, point_to_script, safely
 from torchsleuth.dropin.installing import installed
-from torchsleuth.dropin.minifying import Reducing, Wanted
+from torchsleuth.dropin.minifying import NOT_FAILING, Reducing, Wanted
 from torchsleuth.dropin.models import clones_like
 from torchsleuth.dropin.options import accuracy_word, dynamo_parser, parsed, warn_unknown
 from torchsleuth.dropin.places import CHECKPOINTS, checkpoints_dir, write_whole
@@ -65,7 +66,7 @@ class WrapBackendDebug:
     """A backend of torch.compile. To Dynamo it looks like the one that it calls."""
 
     def __init__(self, unconfigured_compiler_fn: Backend, compiler_name: str | None) -> None:
-        functools.update_wrapper(self, unconfigured_compiler_fn, updated=())
+        functools.update_wrapper(self, unconfigured_compiler_fn)
         self._torchdynamo_orig_backend = unconfigured_compiler_fn
         self._compiler_name = compiler_name
         self.__name__: str = getattr(
@@ -87,27 +88,27 @@ class WrapBackendDebug:
     def _debugged(self, backend: Backend, gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         settings = torch_compat.dynamo_config()
         level = settings.repro_level
-        graph = frozen_copy(gm)
-        named = self._compiler_name if self._is_named() else self._torchdynamo_orig_backend
+        graph = safely(log, lambda: frozen_copy(gm)) or gm
+        named = self._compiler_name if safely(log, self._is_named) else self._torchdynamo_orig_backend
         with settings.patch(repro_after=None):  # nothing that this runs is debugged itself
-            if level == 3:
-                safely(log, lambda: dump_to_minify_after_dynamo(graph, inputs, named))
+            written = level == 3 and done(log, lambda: dump_to_minify_after_dynamo(graph, inputs, named))
             try:
                 compiled = backend(gm, inputs)
-                if level == 4:
-                    self._compare(graph, compiled, inputs, named)
-                elif not any(torch_compat.is_fake(one) for one in inputs):
+                if not any(torch_compat.is_fake(one) for one in inputs):
                     with preserved(), torch_compat.not_measured():
                         run_fwd_maybe_bwd(as_dynamo_calls(compiled), _numbers(inputs))
+                    if level == 4:
+                        self._compare(graph, compiled, inputs, named)
             except AccuracyError:
                 raise
             except Exception as error:
                 log.warning("What the backend made of the graph failed. Writing a script of it.")
-                if level == 1:
-                    safely(log, lambda: dump_backend_state(graph, inputs, named))
-                elif level != 3:
-                    safely(log, lambda: dump_to_minify_after_dynamo(graph, inputs, named, accuracy=False))
-                safely(log, functools.partial(point_to_launcher, error))
+                if level == 1 and done(log, lambda: dump_backend_state(graph, inputs, named)):
+                    safely(log, functools.partial(point_to_script, error))
+                if level in (2, 4):
+                    written = done(log, lambda: dump_to_minify_after_dynamo(graph, inputs, named, accuracy=False))
+                if written:
+                    safely(log, functools.partial(point_to_launcher, error))
                 raise
         return compiled
 
@@ -129,9 +130,9 @@ class WrapBackendDebug:
         if same:
             return
         log.warning("Accuracy failed for the TorchDynamo produced graph. Writing a script of it.")
-        safely(log, lambda: dump_to_minify_after_dynamo(graph, inputs, named, accuracy=True))
         error = AccuracyError("Bad accuracy detected.")
-        point_to_launcher(error)
+        if done(log, lambda: dump_to_minify_after_dynamo(graph, inputs, named, accuracy=True)):
+            point_to_launcher(error)
         raise error
 
 
@@ -202,8 +203,11 @@ def dump_backend_repro_as_file(
     gm: fx.GraphModule, args: Sequence[Any], compiler_name: str | Backend | None, check_accuracy: bool = False
 ) -> None:
     """Write a script to `checkpoints/minified_<node count>_nodes.py` and to `repro.py`, both in the current folder."""
-    folder = os.path.join(os.getcwd(), CHECKPOINTS)
-    os.makedirs(folder, exist_ok=True)
+    try:
+        folder = os.path.join(os.getcwd(), CHECKPOINTS)
+        os.makedirs(folder, exist_ok=True)
+    except OSError:  # nothing can be written here
+        folder = checkpoints_dir()
     count = len(gm.graph.nodes)
     path = os.path.join(folder, f"minified_{count}_nodes.py")
     log.warning("Writing checkpoint with %s nodes to %s", count, path)
@@ -267,7 +271,9 @@ def dynamo_accuracy_minifier_backend(
     return gm
 
 
-def _found(backend: str | Backend) -> Backend:
+def _found(backend: str | Backend | None) -> Backend:
+    if backend is None:
+        raise RuntimeError("a backend has to be named, or given as a function")
     return torch_compat.find_backend(backend) if isinstance(backend, str) else backend
 
 
@@ -295,7 +301,7 @@ def backend_fails(
     if error is None:
         return False
     if isinstance(orig_failure, str):
-        return orig_failure in str(error)
+        return normalised(orig_failure) in normalised(str(error))
     return orig_failure.matches(raised(error).signature)
 
 
@@ -339,6 +345,8 @@ def repro_minify(options: Any, mod: torch.nn.Module, load_args: Any) -> None:
             minify = functools.partial(_minify_apart, options, name)
         captured = _Captured()
         torch.compile(mod, backend=captured)(*args)
+        if not captured.graphs:
+            raise RuntimeError(f"{NOT_FAILING}: there is nothing to compile in it")
         for gm, inputs in captured.graphs:
             minify(gm, inputs)
 

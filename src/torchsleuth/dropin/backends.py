@@ -8,6 +8,7 @@ chosen.source       the expression that is the backend
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ def _of_function(function: Callable[..., Any], described: schema.Compiler) -> Ch
         return Chosen(path, f"import {module}\n", path)
     why = "its source is not there"
     try:
+        if not inspect.isfunction(function):
+            raise KeyError("it is no plain function, and belongs to an object")
         code = describe_function(function)
         imports = {name: _import_of(name, function) for name in sorted(missing_from(code))}
         lost = [name for name, said in imports.items() if said is None]
@@ -73,7 +76,7 @@ def _of_function(function: Callable[..., Any], described: schema.Compiler) -> Ch
             return Chosen(defined_by((code,))[code.name], "\n".join([*filter(None, imports.values()), str(page)]))
         why = f"it needs {', '.join(lost)}" if lost else why
     except (SleuthError, KeyError) as error:
-        why = str(error)
+        why = str(error.args[0] if error.args else error)
     said = f"the backend {described.backend} could not be brought along: {why}. Import it, and put it in place of None"
     return Chosen("None", f"# {tidy(said)}\n")
 

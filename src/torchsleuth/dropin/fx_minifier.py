@@ -27,7 +27,7 @@ from torchsleuth.reduce.executors import Predicate
 from torchsleuth.reduce.graphs import output_of, placeholders, pruned, replace, with_inputs
 from torchsleuth.reduce.order import outputs_of
 from torchsleuth.reduce.patches import Material, Patch, Site
-from torchsleuth.reduce.problem import Problem
+from torchsleuth.reduce.problem import Problem, Stopped
 from torchsleuth.reduce.rounds import reduce_with
 from torchsleuth.reduce.tiers import OPERATORS, TIERS, Tier
 
@@ -54,11 +54,11 @@ _TIERS: Final = (
 
 def dump_state(fx_g: fx.GraphModule, inps: Sequence[Any]) -> None:
     """Print a graph and what its inputs are like."""
-    known = [(tuple(one.shape), one.dtype, str(one.device)) for one in inps if isinstance(one, torch.Tensor)]
+    known = [(tuple(one.shape), one.dtype, str(one.device)) if isinstance(one, torch.Tensor) else one for one in inps]
     print(
         f"\n# {len(fx_g.graph.nodes)} nodes that still fail\n"
         f"inps = {known}\n"
-        "inps = [torch.ones(shape, dtype=dtype, device=device) for (shape, dtype, device) in inps]\n"
+        "inps = [torch.ones(x[0], dtype=x[1], device=x[2]) if isinstance(x, tuple) else x for x in inps]\n"
         f"{fx_g.code}"
     )
 
@@ -103,6 +103,14 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+class _TheirOwn(Stopped):
+    """What a function of the caller's has raised: the search ends, and it is raised again."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class _Reducing:
     """One call of the minifier."""
 
@@ -125,7 +133,10 @@ class _Reducing:
         self._dump(*self._whole)
         asking = Predicate(self._still_fails)
         problem = Problem(self._live.case, asking, observers=(self._observe,), is_legal=_is_legal)
-        failed = reduce_with(problem, Material(MemoryBlobs()), tiers=_TIERS)
+        try:
+            failed = reduce_with(problem, Material(MemoryBlobs()), tiers=_TIERS)
+        except _TheirOwn as own:
+            raise own.error from None
         if failed:
             _say(f"torchsleuth itself failed in: {', '.join(failed)}; there may be something smaller")
         best = self._whole if problem.best is problem.original else self._live.back(problem.best)
@@ -138,12 +149,18 @@ class _Reducing:
     def _still_fails(self, case: Case) -> bool:
         gm, inputs = self._live.back(case)
         gm.graph.lint()
-        return bool(self._fails(gm, clones_like(inputs)))  # the function may write to them
+        try:
+            return bool(self._fails(gm, clones_like(inputs)))  # the function may write to them
+        except Exception as error:
+            raise _TheirOwn(error) from error
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, Improved):
             _say(f"Went to {len(event.case.graph.nodes)} nodes: {event.words}")
-            self._dump(*self._live.back(event.case))
+            try:
+                self._dump(*self._live.back(event.case))
+            except Exception as error:
+                raise _TheirOwn(error) from error
 
 
 def _is_legal(case: Case) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,8 +21,18 @@ def safely(log: logging.Logger, do: Callable[[], T]) -> T | None:
         with preserved():
             return do()
     except Exception:
-        log.exception("torchsleuth could not write what it knows of the failure; the failure itself follows")
+        log.exception("torchsleuth itself failed, and the program goes on without it")
         return None
+
+
+def done(log: logging.Logger, do: Callable[[], object]) -> bool:
+    """Whether something could be done beside the program."""
+
+    def tried() -> bool:
+        do()
+        return True
+
+    return safely(log, tried) or False
 
 
 def point_to_launcher(error: BaseException) -> None:
@@ -30,3 +41,8 @@ def point_to_launcher(error: BaseException) -> None:
     with contextlib.suppress(AttributeError, TypeError):  # some exceptions take no attributes
         error.minifier_path = path  # type: ignore[attr-defined]
     add_note(error, f"torchsleuth: to make it smaller, run: python {path}")
+
+
+def point_to_script(error: BaseException) -> None:
+    """Have an exception say where its script is."""
+    add_note(error, f"torchsleuth: to see it fail again, run: python {os.path.join(os.getcwd(), 'repro.py')}")

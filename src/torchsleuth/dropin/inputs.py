@@ -32,7 +32,7 @@ from torchsleuth.case.storages.recipes import make
 from torchsleuth.case.storages.sinks import size_hint
 from torchsleuth.dropin.content_store import ContentStoreReader, ContentStoreWriter
 from torchsleuth.dropin.places import found_again
-from torchsleuth.errors import MissingTensor
+from torchsleuth.errors import MissingTensor, SleuthError, StoreError
 
 if TYPE_CHECKING:
     from torch.hub import tqdm  # type: ignore[attr-defined]
@@ -120,8 +120,9 @@ class InputReader:
     def _made_up(self, nbytes: int, dtype: torch.dtype, device: torch.device) -> torch.UntypedStorage:
         name = str(dtype).removeprefix("torch.")
         fractional = dtype.is_floating_point or dtype.is_complex
-        recipe = Generated("normal", name, 0, 1) if fractional else Generated("integers", name, 0, 2)
-        recipe = recipe if name in DTYPE_BITS else Generated("integers", "uint8", 0, 256)
+        seed = len(self._random)  # no two alike
+        recipe = Generated("normal", name, 0, 1, seed) if fractional else Generated("integers", name, 0, 2, seed)
+        recipe = recipe if name in DTYPE_BITS else Generated("integers", "uint8", 0, 256, seed)
         found = make(recipe, int(nbytes))
         if device.type != "cpu":
             found = torch.empty(0, dtype=torch.uint8).set_(found).to(device).untyped_storage()
@@ -196,10 +197,10 @@ class InputWriter:
 
     def any(self, name: str, value: Any) -> None:
         """An input, whatever it is."""
-        if isinstance(value, (int, torch.SymInt)):
+        if isinstance(value, (int, float, torch.SymInt)):
             self.symint(name, value)
         elif isinstance(value, torch.Tensor):
-            self.tensor(name, value)
+            self._tensor_or_notice(name, value)
         elif value is None:
             self.const(name)
         elif torch_compat.is_script_object(value):
@@ -240,6 +241,19 @@ class InputWriter:
         more += ["requires_grad=True"] if t.requires_grad else []
         more += ["is_leaf=True"] if _is_leaf(t) else []
         self._lines.append(f"reader.tensor({', '.join([storage, self._sizes(shape), *more])})  # {name}")
+
+    def _tensor_or_notice(self, name: str, value: torch.Tensor) -> None:
+        """A tensor, if it is one that these lines can say: not a sparse, nested or quantised one."""
+        plain = value.layout == torch.strided and not value.is_nested and not value.is_quantized
+        try:
+            if plain:
+                self.tensor(name, value)
+                return
+        except StoreError:
+            raise
+        except (RuntimeError, NotImplementedError, TypeError, SleuthError) as error:
+            log.warning("the input %s cannot be written: %s", name, error)
+        self.unsupported(name, value)
 
     def _sizes(self, sizes: tuple[Any, ...]) -> str:
         """A tuple of sizes. A symbol is said by its name, which has to stand for its value (`symbols`)."""

@@ -42,7 +42,8 @@ _AFTER_DYNAMO: Final = (
 _DEBUG_UTILS: Final = (
     "same_two_models run_fwd_maybe_bwd cast_to_fp64 backend_accuracy_fails AccuracyError NNModuleToString "
     "generate_config_string generate_env_vars_string aot_graph_input_parser minifier_dir get_minifier_repro_path "
-    "helper_for_dump_minify InputReader InputWriter NopInputReader clone_inputs_retaining_gradness"
+    "helper_for_dump_minify InputReader InputWriter NopInputReader clone_inputs_retaining_gradness "
+    "UnsupportedNNModuleError"
 ).split()
 
 
@@ -75,15 +76,38 @@ class _Installation:
         self._lock = ForkableLock()
         self._before: dict[tuple[str, str], tuple[Any, Any]] = {}
         """By module and name: what was there, what is there now."""
+        self._originals: dict[int, Any] = {}
+        """What each of ours stands for: modules that are imported late have ours from the beginning."""
         self._backends: dict[str, Any] = {}
         self._waiting: list[WhenImported] = []
+        self._users = 0
+        """How many have it installed for a while."""
+        self._is_for_good = False
 
-    @property
-    def is_standing(self) -> bool:
-        return bool(self._before or self._waiting)
+    def enter(self) -> None:
+        """For a while: one more who needs it."""
+        with self._lock:
+            self._users += 1
+            stands = bool(self._before or self._waiting)
+            self._is_for_good = self._is_for_good or (stands and self._users == 1)
+        if not stands:
+            self._take_all()
+
+    def leave(self) -> None:
+        """One fewer."""
+        with self._lock:
+            self._users -= 1
+            is_last = self._users == 0 and not self._is_for_good
+        if is_last:
+            self.uninstall()
 
     def install(self) -> None:
-        """Everywhere, now: torch is made to import what it has not yet."""
+        """Everywhere, now, until it is undone."""
+        self._is_for_good = True
+        self._take_all()
+
+    def _take_all(self) -> None:
+        """Torch is made to import what it has not yet."""
         torch_compat.load_repro_tools()
         for place in _PLACES:
             self._take(place)
@@ -91,6 +115,8 @@ class _Installation:
 
     def install_when_needed(self) -> None:
         """In each module as soon as it is imported. Those that import from it later get ours."""
+        self._is_for_good = True
+        self._stop_waiting()
         for place in _PLACES:
             if place.theirs in sys.modules:
                 self._take(place)
@@ -100,6 +126,7 @@ class _Installation:
                 sys.meta_path.insert(0, waiting)
 
     def uninstall(self) -> None:
+        self._is_for_good = False
         self._stop_waiting()
         with self._lock:
             for (module, name), (was, ours) in self._before.items():
@@ -107,6 +134,7 @@ class _Installation:
                 if home is not None and getattr(home, name, None) is ours:  # nobody else has taken its place meanwhile
                     setattr(home, name, was)
             self._before.clear()
+            self._originals.clear()
             table = torch_compat.registered_backends() if self._backends else {}
             for name, was in self._backends.items():
                 if isinstance(table.get(name), _Tagged):
@@ -121,8 +149,12 @@ class _Installation:
         with self._lock:
             for name in place.names:
                 if hasattr(home, name) and (place.theirs, name) not in self._before:
-                    ours = getattr(served, name)
-                    self._before[place.theirs, name] = (getattr(home, name), ours)
+                    ours, was = getattr(served, name), getattr(home, name)
+                    if was is not ours:
+                        self._originals.setdefault(id(ours), was)
+                    else:  # it was imported from a module in which ours stands already
+                        was = self._originals.get(id(ours), was)
+                    self._before[place.theirs, name] = (was, ours)
                     setattr(home, name, ours)
             if place.ours == "after_dynamo":
                 self._take_backends(served)
@@ -175,15 +207,12 @@ def uninstall() -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Inside, torch's repro interface is served; afterwards as before."""
-    if _INSTALLATION.is_standing:
-        yield
-        return
-    install()
+    """Inside, torch's repro interface is served; afterwards as before, once nobody else needs it."""
+    _INSTALLATION.enter()
     try:
         yield
     finally:
-        uninstall()
+        _INSTALLATION.leave()
 
 
 def install_when_needed() -> None:

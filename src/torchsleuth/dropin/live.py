@@ -10,6 +10,7 @@ of its inputs, and kept in memory, or, if that is too much, on the disk.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from torchsleuth.case.storages.blobs import MemoryBlobs
 from torchsleuth.compare.clones import clone_inputs
 from torchsleuth.config import After
 from torchsleuth.dropin.content_store import ContentStoreReader, ContentStoreWriter
+from torchsleuth.dropin.models import clones_like
 from torchsleuth.reduce.graphs import leaves_in, placeholders
 
 _VAL, _EXAMPLE = "val", "example_value"
@@ -45,7 +47,7 @@ class InMemory:
         self._kept: dict[str, Any] = {}
 
     def keep(self, name: str, value: Any) -> None:
-        self._kept[name] = clone_inputs([value])[0]
+        self._kept[name] = clones_like([value])[0]
 
     def get(self, name: str) -> Any:
         return self._kept[name]
@@ -72,7 +74,9 @@ class OnDisk:
     def get(self, name: str) -> Any:
         if name not in self._asks:
             return self._others[name]
-        return self._reader.read_tensor(f"eager/{name}").requires_grad_(self._asks[name])
+        found = self._reader.read_tensor(f"eager/{name}")
+        with torch.enable_grad():  # it was computed, and may be written to
+            return found.requires_grad_().clone(memory_format=torch.preserve_format) if self._asks[name] else found
 
 
 class Live:
@@ -97,7 +101,7 @@ class Live:
         _Observer(known, self._kept, progress).run(*clone_inputs(inputs))
         recording = Recording(known, MemoryBlobs())
         described = schema.Compiler(After.AOT, "unknown")
-        self.case = recording.case(without_values(inputs), described, state=schema.State())
+        self.case = recording.case([_without_value(one) for one in inputs], described, state=schema.State())
         self._records = {node.name: node for node in self.case.graph.nodes}
 
     def back(self, case: schema.Case) -> tuple[fx.GraphModule, list[Any]]:
@@ -151,6 +155,13 @@ class Live:
         return read(record.args[0]) if record.args else None
 
 
+def _without_value(value: Any) -> Any:
+    try:
+        return without_values([value])[0]
+    except Exception:  # noqa: BLE001 - of a kind that has no fakes: its place is all that is needed
+        return None
+
+
 def _leaves(node: schema.Node) -> Iterator[schema.Value]:
     for value in (*node.args, *(entry.value for entry in node.kwargs)):
         yield from leaves_in(value)
@@ -172,7 +183,9 @@ class _Observer(fx.Interpreter):
             self._kept.keep(n.name, result)
         if n.op != "output" and not _is_symbolic(n.meta.get(_VAL, n.meta.get(_EXAMPLE))):
             n.meta.pop(_EXAMPLE, None)
-            n.meta[_VAL] = torch_compat.tree_map(self._fake, result)
+            n.meta.pop(_VAL, None)
+            with contextlib.suppress(Exception):  # some kinds of tensors have no fakes: then nothing is known
+                n.meta[_VAL] = torch_compat.tree_map(self._fake, result)
         return result
 
     def _fake(self, value: Any) -> Any:

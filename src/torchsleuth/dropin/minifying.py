@@ -27,18 +27,19 @@ from torchsleuth.case import schema
 from torchsleuth.case.graphs.graph import GraphReader
 from torchsleuth.case.recording import Recording
 from torchsleuth.case.script import expected
-from torchsleuth.case.signatures import KIND, ORIGIN, Match, exit_code_of
+from torchsleuth.case.signatures import KIND, ORIGIN, Match, exit_code_of, may_be_one_wreck
 from torchsleuth.case.storages.blobs import Blobs
 from torchsleuth.case.stores.store import Store
 from torchsleuth.case.surroundings import environment
 from torchsleuth.case.surroundings.state import restored
+from torchsleuth.dropin.guarding import safely
 from torchsleuth.dropin.places import minifier_dir
 from torchsleuth.errors import DoesNotFail
-from torchsleuth.outcome import Broken, Outcome, is_failure
+from torchsleuth.outcome import Broken, Crashed, Outcome, is_failure
 from torchsleuth.reduce.events import Event, Improved
 from torchsleuth.reduce.minifying import Reduction, Terms, minify
 from torchsleuth.run.delivery import Delivery, Runner as ScriptRunner
-from torchsleuth.run.observing.signatures import failure_of
+from torchsleuth.run.observing.signatures import failure_of, signature_of
 from torchsleuth.run.query import Checks, Query, Runner
 from torchsleuth.run.runners.in_process import InProcess
 from torchsleuth.run.runners.warm import Warm
@@ -48,8 +49,10 @@ log = logging.getLogger("torch._dynamo.repro")
 
 NOT_FAILING: Final = "Input graph did not fail the tester"
 """What torch says if there is nothing to make smaller."""
-_OURS: Final = re.compile(r"repro_.*|same_two_models_use_fp64|debug_dir_root")
-"""Settings of Dynamo that a script's own `run` depends on, whatever the compiler needs."""
+_OURS: Final = re.compile(
+    r"repro_.*|same_two_models_use_fp64|debug_dir_root|assume_static_by_default|automatic_dynamic_shapes"
+)
+"""Settings of Dynamo that the run of a script depends on, whatever the compiler needs; also which sizes are symbolic."""
 _DEADLINE: Final = 180.0
 
 
@@ -177,8 +180,11 @@ class Reducing:
     def _observe(self, event: Event) -> None:
         if isinstance(event, Improved):
             print(f"Went to {event.size.in_words}: {event.words}", file=sys.stderr)
-            with self._as_it_was(event.case):
-                self._dump(*self._read(event.case))
+            safely(log, lambda: self._dumped(event.case))
+
+    def _dumped(self, case: schema.Case) -> None:
+        with self._as_it_was(case):
+            self._dump(*self._read(case))
 
     def _read(self, case: schema.Case) -> tuple[fx.GraphModule, list[Any]]:
         reader = GraphReader(case, self._store.blobs)
@@ -207,15 +213,14 @@ class Reducing:
         ran = runner(out, timeout=TIMEOUT, environ=environment.for_child((), os.environ))
         return Delivery(
             out,
-            reproduces=_is_as_seen(case.failure, ran),
+            reproduces=_is_as_seen(case.failure, ran, self._wanted.check_str),
             expected=words,
             seen=ran.describe(),
             seconds=ran.seconds,
         )
 
     def _conclude(self, reduction: Reduction) -> None:
-        with self._as_it_was(reduction.after):
-            self._dump(*self._read(reduction.after))
+        self._dumped(reduction.after)
         spent = reduction.spent
         print(f"Made {spent.queries} queries ({spent.known} more answers were known)", file=sys.stderr)
         for entry, answer in reduction.others:
@@ -224,17 +229,23 @@ class Reducing:
             print(f"It was stopped before the end: {reduction.why}", file=sys.stderr)
         if reduction.delivery is not None:
             print(f"repro.py {reduction.delivery.describe()}", file=sys.stderr)
+            if reduction.delivery.reproduces is False and self._wanted.isolate:
+                raise RuntimeError(f"repro.py {reduction.delivery.describe()}")
 
 
-def _is_as_seen(failure: schema.Failure | None, ran: Ran) -> bool:
+def _is_as_seen(failure: schema.Failure | None, ran: Ran, check_str: str | None = None) -> bool:
     """Whether a run of a script failed as its case does."""
+    if check_str is not None and check_str not in ran.stderr:
+        return False
     if failure is None:
         return ran.code != 0
     signature = failure.signature
     if (code := exit_code_of(signature)) is not None:
         return ran.code == code and "Traceback" not in ran.stderr
     if signature.kind == "crashed":
-        return ran.signal is not None
+        died = None if ran.signal is None else Crashed(signature.stage, signal=ran.signal, stderr=ran.stderr)
+        seen = None if died is None else signature_of(died)
+        return seen is not None and (signature.signal in (None, ran.signal) or may_be_one_wreck(signature, seen))
     if signature.kind == "timed out":
         return ran.timed_out
     if signature.kind == "mismatched":

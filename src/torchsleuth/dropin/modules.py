@@ -28,6 +28,9 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from torchsleuth.case.plain import encode_plain
+from torchsleuth.case.script.graphs import can_be_said
+from torchsleuth.case.script.source import value_source
 from torchsleuth.case.storages.memory import memory
 from torchsleuth.dropin import constructors
 from torchsleuth.dropin.content_store import ContentStoreReader, ContentStoreWriter
@@ -154,9 +157,9 @@ def _listed(value: Any) -> str:
 
 def _makes(source: str, tensor: torch.Tensor) -> bool:
     """Whether an expression of numbers gives exactly this tensor, NaN payloads and the signs of zeros included."""
-    names = {"tensor": torch.tensor, "torch": torch, "nan": math.nan, "inf": math.inf, "complex": complex}
-    made: torch.Tensor = eval(source, {"__builtins__": {}}, names)  # noqa: S307 - of our own making: numbers alone
-    if made.dtype != tensor.dtype or made.shape != tensor.shape:
+    names: dict[str, Any] = {"tensor": torch.tensor, "torch": torch, "nan": math.nan, "inf": math.inf}
+    made: torch.Tensor = eval(source, names)  # noqa: S307 - of our own making: numbers alone
+    if (made.dtype, made.shape, made.stride()) != (tensor.dtype, tensor.shape, tensor.stride()):
         return False
     ours, theirs = (one.contiguous().flatten().view(torch.uint8) for one in (made, tensor))
     return torch.equal(ours, theirs)
@@ -252,8 +255,11 @@ class _Classes:
             self._imports[f"{name} = {module}.{own}"] = None
         elif value is type(None):
             self._imports[f"{name} = type(None)"] = None
-        elif inspect.isfunction(value):  # its source comes before the class
+        elif inspect.isfunction(value) and is_name(value.__name__):  # its source comes before the class
             self._imports[f"{name} = {value.__name__}"] = None
+        elif callable(value) and not isinstance(value, type):
+            self._imports["from torchsleuth.dropin.debug_utils import lost_module"] = None
+            self._imports[f"{name} = lost_module({repr(value)!r})"] = None
         else:  # of an annotation
             self._imports[f"{name} = None"] = None
 
@@ -261,20 +267,20 @@ class _Classes:
 
     def _attribute(self, path: str, value: Any) -> Iterator[str]:
         *parents, name = path.split(".")
-        home = ".".join(["self", *parents])
-        for depth in range(1, len(parents) + 1):
-            above = ".".join(["self", *parents[:depth]])
-            yield f"if not hasattr({'.'.join(above.split('.')[:-1])}, {parents[depth - 1]!r}): {above} = Module()"
+        home = "self"
+        for parent in parents:
+            yield f"if not hasattr({home}, {parent!r}): {_set(home, parent, 'Module()')}"
+            home = _get(home, parent)
         if isinstance(value, torch.nn.Module):
-            yield f"{home}.{name} = {self._module(value)}"
+            yield _set(home, name, self._module(value))
         elif isinstance(value, torch.nn.Parameter):
-            yield f"{home}.{name} = torch.nn.Parameter({self._parameter(value)})"
+            yield _set(home, name, f"torch.nn.Parameter({self._parameter(value)})")
         elif isinstance(value, torch.Tensor):
             yield f"{home}.register_buffer({name!r}, {self._constants.source(value)})"
-        elif value is None or isinstance(value, (bool, int, float, str)):
-            yield f"{home}.{name} = {value!r}"
+        elif can_be_said(written := encode_plain(value)):
+            yield _set(home, name, value_source(written))
         else:
-            yield from self._lost(f"{home}.{name}", value)
+            yield from self._lost(home, name, value)
 
     def _parameter(self, value: torch.nn.Parameter) -> str:
         grad = "" if value.requires_grad else ", requires_grad=False"
@@ -318,10 +324,11 @@ class _Classes:
             self._before.append(self._class(gm, wanted) + "\n")
         return self._names[id(gm)]
 
-    def _lost(self, where: str, value: Any) -> Iterator[str]:
+    def _lost(self, home: str, name: str, value: Any) -> Iterator[str]:
+        kind = type(value).__qualname__
         if not self._unsafe:
-            raise UnsupportedNNModuleError(f"{where} is a {type(value).__qualname__}, which cannot be written as text")
-        yield f"{where} = None  # it was a {type(value).__qualname__}, which cannot be written here"
+            raise UnsupportedNNModuleError(f"{home}.{name} is a {kind}, which cannot be written as text")
+        yield f"{_set(home, name, 'None')}  # it was a {kind}, which cannot be written here"
 
 
 class _Lost(torch.nn.Module):
@@ -330,11 +337,11 @@ class _Lost(torch.nn.Module):
         self._text = text
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise UnsupportedNNModuleError(f"put here what makes the module that printed as {self._text}")
+        raise UnsupportedNNModuleError(f"put here what printed as {self._text}")
 
 
 def lost_module(text: str) -> torch.nn.Module:
-    """Stands in a script for a module that could not be written, until somebody puts the right one there."""
+    """Stands in a script for what could not be written and is called, until somebody puts the right thing there."""
     return _Lost(text)
 
 
@@ -393,6 +400,15 @@ def _parses(code: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
+
+
+def _set(home: str, name: str, source: str) -> str:
+    """A statement that gives an object an attribute, whatever it is called: `nn.Sequential` counts its children."""
+    return f"{home}.{name} = {source}" if is_name(name) else f"setattr({home}, {name!r}, {source})"
+
+
+def _get(home: str, name: str) -> str:
+    return f"{home}.{name}" if is_name(name) else f"getattr({home}, {name!r})"
 
 
 def is_name(text: str) -> bool:

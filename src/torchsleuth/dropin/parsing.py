@@ -85,6 +85,8 @@ class _Maker:
 
     def _length(self, expression: str) -> int:
         """The value of a size: a number, a symbol, or sums, differences, products and quotients of such."""
+        if expression.strip() in self._sizes:
+            return self._sizes[expression.strip()]
         try:
             return int(self._value(ast.parse(expression.strip(), mode="eval").body))
         except SyntaxError as error:

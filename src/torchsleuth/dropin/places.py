@@ -58,7 +58,9 @@ def helper_for_dump_minify(contents: str) -> None:
 
 def write_whole(path: str | os.PathLike[str], contents: str) -> None:
     """A file with this text, on the disk; or no change at all."""
-    there = Path(path)
+    there = Path(os.path.realpath(path))
+    if there.exists() and not there.is_file():
+        raise IsADirectoryError(f"{there} is no file that could be written anew")
     temporary = there.with_name(temporary_name())
     try:
         with open(temporary, "w", encoding="utf-8") as file:

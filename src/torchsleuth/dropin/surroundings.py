@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from torchsleuth import torch_compat
@@ -66,6 +67,27 @@ def generate_config_string(*, stable_output: bool = False) -> str:
             if not _NOT_SET.fullmatch(name) and not equal(value, defaults.get(name, value)):
                 lines.append(_option(f"{module}.{name}", value))
     return "\n".join(lines) + "\n"
+
+
+class Options:
+    """Torch's options as they are now, to be set again for a while."""
+
+    def __init__(self) -> None:
+        self._values = {module: torch_compat.config_values(module) for module in _MODULES}
+
+    @contextmanager
+    def set(self) -> Iterator[None]:
+        """Inside, they are as they were; but for those that say what is debugged."""
+        with ExitStack() as stack:
+            for module, values in self._values.items():
+                now = torch_compat.config_values(module)
+                changes = {
+                    name: value
+                    for name, value in values.items()
+                    if not _NOT_SET.fullmatch(name) and not equal(value, now.get(name, value))
+                }
+                stack.enter_context(torch_compat.config_patch(module, changes))
+            yield
 
 
 def _option(name: str, value: object) -> str:

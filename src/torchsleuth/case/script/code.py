@@ -163,7 +163,14 @@ def _can_be_imported(code: schema.Code) -> bool:
 
 
 def _is_source(value: schema.Value) -> bool:
-    return isinstance(value, str) and any(word in value for word in ("def ", "class ", "lambda")) and "\n" in value
+    if not isinstance(value, str) or "\n" not in value:
+        return False
+    if "class " not in value or "def " in value or "lambda" in value:
+        return "def " in value or "lambda" in value
+    try:
+        return any(isinstance(one, ast.ClassDef) for one in ast.parse(value).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def _parsed(text: str, code: schema.Code) -> str:

@@ -131,6 +131,9 @@ class _Copier:
         """A module of the user's that a graph calls: its methods and attributes, with tables of its own."""
         copied = object.__new__(type(module))
         vars(copied).update({name: self._copy(value) for name, value in vars(module).items()})
+        for name in {name for kind in type(module).__mro__ for name in getattr(kind, "__slots__", ())}:
+            if hasattr(module, name):
+                setattr(copied, name, self._copy(getattr(module, name)))
         for table in ("_parameters", "_buffers", "_modules"):
             vars(copied)[table] = {name: self._copy(value) for name, value in vars(module)[table].items()}
         return copied
