@@ -52,7 +52,7 @@ NOT_FAILING: Final = "Input graph did not fail the tester"
 _OURS: Final = re.compile(
     r"repro_.*|same_two_models_use_fp64|debug_dir_root|assume_static_by_default|automatic_dynamic_shapes"
 )
-"""Settings of Dynamo that the run of a script depends on, whatever the compiler needs; also which sizes are symbolic."""
+"""Settings of Dynamo that the run of a script depends on, whatever the compiler needs. Also which sizes are symbols."""
 _DEADLINE: Final = 180.0
 
 
