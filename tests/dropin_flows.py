@@ -33,7 +33,7 @@ import dropin_poison
 from torchsleuth import dropin
 
 TESTS = Path(__file__).parent
-FASTER = {"compile_threads": 1, "cpp.vec_isa_ok": False}
+FASTER = {"compile_threads": 1}
 """Options of Inductor's that make a new process start faster."""
 _APART = """\
 import sys

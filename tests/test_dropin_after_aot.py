@@ -252,6 +252,17 @@ def test_what_a_graph_writes_to_before_it_raises_is_kept_as_it_was(writes: Any) 
     assert torch.equal(loaded(Path("repro.py").read_text())[1][0], torch.zeros(2))
 
 
+def test_copies_share_memory_as_their_originals_do() -> None:
+    base = torch.arange(4.0)
+    inputs = [base[:2], 3, base[2:], torch.ones(2)]
+    found = ours.with_copies(inputs, [0])
+    assert found[3] is inputs[3]
+    assert found[1] == 3
+    found[0].untyped_storage().fill_(0)
+    assert torch.equal(found[2], torch.zeros(2))
+    assert torch.equal(base, torch.arange(4.0))
+
+
 def test_options_of_torch_compile_are_in_the_script_though_they_are_gone_by_then() -> None:
     """They are set only while a graph is compiled. Covers: U17"""
 
@@ -682,7 +693,7 @@ def test_a_graph_is_asked_about_in_an_interpreter_of_its_own(capfd: pytest.Captu
     x = torch.arange(4.0)
     fails = graph_of(lambda x: (torch.relu(x),), x)
     passes = graph_of(lambda x: (torch.sin(x),), x)
-    options = {"cpp.inject_relu_bug_TESTING_ONLY": "compile_error", "cpp.vec_isa_ok": False}
+    options = {"cpp.inject_relu_bug_TESTING_ONLY": "compile_error"}
     with torch._inductor.config.patch(options):
         assert ours.isolate_fails(fails, [x], "inductor") is True
         assert ours.isolate_fails(passes, [x], "inductor") is False
@@ -849,7 +860,7 @@ def test_analysing_names_the_node_that_differs(tmp_path: Path, capfd: pytest.Cap
         skip_saving_float64_intermediates=False,
         skip_check_deterministic=False,
     )
-    planted = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy", "cpp.vec_isa_ok": False, "compile_threads": 1}
+    planted = {"cpp.inject_relu_bug_TESTING_ONLY": "accuracy", "compile_threads": 1}
     with torch._inductor.config.patch(planted), torch.no_grad():
         ours.repro_analyze(given, Wrong(), lambda reader: setattr(reader, "args", [torch.randn(8)]))
     said = "".join(capfd.readouterr())

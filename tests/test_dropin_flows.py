@@ -157,14 +157,15 @@ def test_a_backend_of_the_user_s_own_that_kills_the_process_is_made_small(
 @pytest.mark.inductor
 @pytest.mark.usefixtures("_standing_in")
 def test_a_compile_error_in_this_process(tmp_path: Path) -> None:
-    """Covers: S7, S8, S26"""
-    flow = Flow(tmp_path, options={RELU: "compile_error"})
+    """Options stay as they are: torch would mix up what it found out under others. Covers: S7, S8, S26"""
+    flow = Flow(tmp_path, options={RELU: "compile_error", "max_fusion_size": 63})
     program = flow.program(AFTER_AOT, after="aot", level=2)
     assert program.code == 1
     assert "CppCompileError" in program.stderr
     launcher = flow.launcher("--no-isolate")
     assert launcher.code == 0, launcher.stderr
     assert "reproduces: it was run in a fresh interpreter" in launcher.stderr
+    assert "torch._inductor.config.max_fusion_size = 63" in (flow.home / "repro.py").read_text()
     assert flow.module() == (
         "class Repro(torch.nn.Module):\n"
         "    def __init__(self) -> None:\n"
@@ -199,7 +200,8 @@ def test_a_wrong_result_beside_a_constant(tmp_path: Path) -> None:
 def test_strict_is_who_minds_a_wrong_bool_as_well(tmp_path: Path, flags: tuple[str, ...], op: str) -> None:
     """A wrong mask that does not matter to the end result: only strict accuracy ends there. Covers: S12, S34"""
     flow = Flow(tmp_path, options={RELU: "accuracy", LOG1P: "accuracy"})
-    assert "AccuracyError" in flow.program(WITH_MASK, after="aot", level=4).stderr
+    program = flow.program(WITH_MASK, after="aot", level=4)
+    assert "AccuracyError" in program.stderr, program.stderr
     assert flow.launcher("--no-isolate", *flags).code == 0
     assert ops_of(flow) == [f"{op} = torch.ops.aten.{op}.default(arg0_1);  arg0_1 = None"]
     assert "AccuracyError" in flow.repro().stderr
@@ -248,6 +250,18 @@ def test_generated_code_that_kills_the_process(tmp_path: Path, monkeypatch: pyte
     assert len(ops_of(flow)) == 1
     assert "aten.relu" in ops_of(flow)[0]
     assert flow.repro().code == -6
+
+
+@pytest.mark.inductor
+@pytest.mark.usefixtures("_standing_in")
+def test_what_cannot_be_made_smaller_is_run_in_a_fresh_interpreter_all_the_same(tmp_path: Path) -> None:
+    """Covers: U26"""
+    flow = Flow(tmp_path, options={RELU: "compile_error"})
+    code = "torch.compile(lambda x: torch.relu(x))(torch.zeros(()))"
+    assert "CppCompileError" in flow.program(code, after="aot", level=2).stderr
+    launcher = flow.launcher("--no-isolate")
+    assert launcher.code == 0, launcher.stderr
+    assert "reproduces: it was run in a fresh interpreter" in launcher.stderr
 
 
 # ---- the poison itself -----------------------------------------------------------------------------------

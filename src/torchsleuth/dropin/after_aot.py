@@ -142,7 +142,7 @@ class _Deferred:
             with self._as_compiled():
                 safely(log, lambda: dump_to_minify(self._graph, inputs, self._name))
         else:  # what it writes to before it raises is kept as it was
-            inputs = safely(log, lambda: with_copies(inputs, self._written)) or inputs
+            inputs = self._copied(inputs)
         return self._called(real_inputs, inputs, level)
 
     def _called(self, real_inputs: list[Any], inputs: list[Any], level: int) -> Any:
@@ -156,6 +156,10 @@ class _Deferred:
             raise
         return result
 
+    def _copied(self, inputs: list[Any]) -> list[Any]:
+        """The inputs, with copies of those that it writes to."""
+        return safely(log, lambda: with_copies(inputs, self._written)) or inputs
+
     def _as_compiled(self) -> AbstractContextManager[None]:
         return nullcontext() if self._options is None else self._options.set()
 
@@ -165,7 +169,7 @@ class _Deferred:
         ignore = torch_compat.dynamo_config().repro_ignore_non_fp
         compiled, reference = _Kept(self._compiled), reference_of(self._graph)
         if same_two_models(reference, compiled, inputs, only_fwd=True, ignore_non_fp=ignore, written=True):
-            return self._called(real_inputs, with_copies(inputs, self._written), 4)
+            return self._called(real_inputs, self._copied(inputs), 4)
         log.warning("Accuracy failed for the AOT Autograd graph %s", self._graph_name)
         name = f"{self._name}_accuracy"
         error = AccuracyError("Bad accuracy detected")
@@ -203,14 +207,20 @@ def written_inputs(gm: fx.GraphModule) -> list[int] | None:
 
 
 def with_copies(inputs: Sequence[Any], places: Sequence[int] | None) -> list[Any]:
-    """The inputs, with copies of some of them; None: of all."""
+    """The inputs, with copies of some of them, and of those that share their memory; None: of all."""
     if places is None:
         return clone_inputs(inputs)
-    copies = clone_inputs([inputs[at] for at in places])
+    memories = {_memory(inputs[at]) for at in places}
+    chosen = [at for at, one in enumerate(inputs) if isinstance(one, torch.Tensor) and _memory(one) in memories]
     found = list(inputs)
-    for at, one in zip(places, copies, strict=True):
+    for at, one in zip(chosen, clone_inputs([inputs[at] for at in chosen]), strict=True):
         found[at] = one
     return found
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """What is the same for tensors that share their memory."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
 class _Kept:

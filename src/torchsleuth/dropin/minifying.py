@@ -38,12 +38,13 @@ from torchsleuth.errors import DoesNotFail
 from torchsleuth.outcome import Broken, Crashed, Outcome, is_failure
 from torchsleuth.reduce.events import Event, Improved
 from torchsleuth.reduce.minifying import Reduction, Terms, minify
+from torchsleuth.reduce.tiers import TIERS
 from torchsleuth.run.delivery import Delivery, Runner as ScriptRunner
 from torchsleuth.run.observing.signatures import failure_of, signature_of
 from torchsleuth.run.query import Checks, Query, Runner
 from torchsleuth.run.runners.in_process import InProcess
 from torchsleuth.run.runners.warm import Warm
-from torchsleuth.run.scripts import TIMEOUT, Ran
+from torchsleuth.run.scripts import TIMEOUT, Ran, run_script
 
 log = logging.getLogger("torch._dynamo.repro")
 
@@ -54,6 +55,8 @@ _OURS: Final = re.compile(
 )
 """Settings of Dynamo that the run of a script depends on, whatever the compiler needs. Also which sizes are symbols."""
 _DEADLINE: Final = 180.0
+_IN_PROCESS: Final = tuple(tier for tier in TIERS if tier.name not in ("defaults", "settings", "options"))
+"""Passes for one process: torch remembers in it what it found out under other options, and mixes the two up."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,13 @@ class Reducing:
                 )
             except DoesNotFail as error:
                 raise RuntimeError(f"{NOT_FAILING}: {error.cause}") from error
-        self._conclude(reduction)
+        self._conclude(reduction, reduction.delivery or self._of_whole(Path(entry.path), failure))
         return reduction
+
+    def _of_whole(self, folder: Path, failure: schema.Failure | None) -> Delivery:
+        """The script of what could not be made any smaller: that is run, too."""
+        case = msgspec.structs.replace(self._case, failure=failure)
+        return self._deliver(self._store.blobs, case, folder / "repro.py", trust=True, run=True, runner=run_script)
 
     def _terms(self) -> Terms:
         wanted = self._wanted
@@ -146,6 +154,7 @@ class Reducing:
             accuracy=wanted.accuracy != "",
             checks=wanted.checks,
             find_op=not strict,
+            tiers=TIERS if wanted.isolate else _IN_PROCESS,
         )
 
     def _failure(self, runner: Runner) -> schema.Failure | None:
@@ -219,7 +228,7 @@ class Reducing:
             seconds=ran.seconds,
         )
 
-    def _conclude(self, reduction: Reduction) -> None:
+    def _conclude(self, reduction: Reduction, delivery: Delivery) -> None:
         self._dumped(reduction.after)
         spent = reduction.spent
         print(f"Made {spent.queries} queries ({spent.known} more answers were known)", file=sys.stderr)
@@ -227,10 +236,9 @@ class Reducing:
             print(f"Another failure was met, and kept as {entry.path}: {answer.words}", file=sys.stderr)
         if reduction.why:
             print(f"It was stopped before the end: {reduction.why}", file=sys.stderr)
-        if reduction.delivery is not None:
-            print(f"repro.py {reduction.delivery.describe()}", file=sys.stderr)
-            if reduction.delivery.reproduces is False and self._wanted.isolate:
-                raise RuntimeError(f"repro.py {reduction.delivery.describe()}")
+        print(f"repro.py {delivery.describe()}", file=sys.stderr)
+        if delivery.reproduces is False and self._wanted.isolate:
+            raise RuntimeError(f"repro.py {delivery.describe()}")
 
 
 def _is_as_seen(failure: schema.Failure | None, ran: Ran, check_str: str | None = None) -> bool:
