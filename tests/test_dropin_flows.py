@@ -36,7 +36,7 @@ def inner(x):
     x = torch.relu(x)
     return torch.where(b, x, x)
 
-inner(torch.randn(20))
+inner(torch.linspace(-2.0, 2.0, 20))
 """
 AFTER_DYNAMO = """
 @torch.compile(backend={backend!r})

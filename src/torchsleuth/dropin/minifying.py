@@ -55,8 +55,10 @@ _OURS: Final = re.compile(
 )
 """Settings of Dynamo that the run of a script depends on, whatever the compiler needs. Also which sizes are symbols."""
 _DEADLINE: Final = 180.0
-_IN_PROCESS: Final = tuple(tier for tier in TIERS if tier.name not in ("defaults", "settings", "options"))
-"""Passes for one process: torch remembers in it what it found out under other options, and mixes the two up."""
+_OPTIONS: Final = ("defaults", "settings", "options")
+"""Passes that are not for one process: torch remembers there what it found out under other options, and mixes it up."""
+_OTHERS: Final = ("simplifying",)
+"""Passes that put one operator in the place of another: not where any wrong result will do, for it may be another."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Reducing:
             accuracy=wanted.accuracy != "",
             checks=wanted.checks,
             find_op=not strict,
-            tiers=TIERS if wanted.isolate else _IN_PROCESS,
+            tiers=[tier for tier in TIERS if tier.name not in (() if wanted.isolate else _OPTIONS) + _OTHERS * strict],
         )
 
     def _failure(self, runner: Runner) -> schema.Failure | None:
