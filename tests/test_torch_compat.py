@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -240,7 +241,7 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "SkipFrame": lambda: torch_compat.is_control_flow(ValueError()),
     "fallback_exceptions": lambda: torch_compat.is_control_flow(ValueError()),
     "BackendCompilerFailed": lambda: torch_compat.carry_notes(),
-    "OutputCode": lambda: torch_compat.is_output_code(1),
+    "OutputCode": lambda: (import_module(NAMES["OutputCode"].module), torch_compat.is_output_code(1)),
     "disable_current_modes": lambda: _enter(torch_compat.plain_torch()),
     "DisableTorchFunction": lambda: _enter(torch_compat.plain_torch()),
     "storage_key": lambda: torch_compat.storage_key(torch.ones(1).untyped_storage()),
@@ -268,7 +269,46 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "forward_grad_enabled": lambda: _enter(torch_compat.transforms_left()),
     "set_forward_grad_enabled": lambda: _enter(torch_compat.transforms_left()),
     "dual_level": lambda: _enter(torch_compat.transforms_left()),
+    "graph_break_reasons": lambda: torch_compat.explain(torch.sin, (torch.ones(1),), {}),
+    "innermost_fn": lambda: (torch_compat.import_dynamo(), torch_compat.plain_function(torch.sin)),
+    "OptimizedModule": lambda: (torch_compat.import_dynamo(), torch_compat.is_compiled_module(1)),
+    "module_call": lambda: torch_compat.module_of_call(torch.sin),
+    "compiled_call": lambda: _enter(torch_compat.called_plainly(torch.nn.ReLU())),
+    "TensorGuards": lambda: torch_compat.tensor_check([torch.ones(1)], [[1]], [[1]]),
+    "GlobalStateGuard": lambda: torch_compat.state_check(),
+    "set_grad_mode": lambda: torch_compat.set_grad_mode(),
+    "function_modes": lambda: torch_compat.modes_active(),
+    "dispatch_modes": lambda: torch_compat.modes_active(),
+    "tracing_state": lambda: torch_compat.modes_active(),
+    "peek_transform": lambda: torch_compat.modes_active(),
+    "TensorBase": lambda: torch_compat.tensor_base(),
+    "list_backends": lambda: torch_compat.backend_names(),
+    "global_buffer_hooks": lambda: torch_compat.buffer_hooks(),
+    "global_pre_hooks": lambda: torch_compat.module_hooks(),
+    "global_hooks": lambda: torch_compat.module_hooks(),
+    "global_backward_hooks": lambda: torch_compat.module_hooks(),
+    "global_backward_pre_hooks": lambda: torch_compat.module_hooks(),
+    "is_torch_function_enabled": lambda: torch_compat.fact_functions([]),
+    "has_torch_function_unary": lambda: torch_compat.fact_functions([]),
+    "has_torch_function_variadic": lambda: torch_compat.fact_functions([]),
+    "log_api_usage_once": lambda: torch_compat.fact_functions([]),
+    "functorch_active": lambda: torch_compat.fact_functions([]),
+    "canonical_mask": lambda: torch_compat.fact_functions([]),
+    "none_or_dtype": lambda: torch_compat.fact_functions([]),
+    "ShapeEnv": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),
+    "DimDynamic": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),
+    "StatelessSymbolicContext": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),
+    "ConstantSource": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),
+    "SYMPY_INTERP": lambda: _with_a_question().guard(),
+    "tracing": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]).tracing(),
 }
+
+
+def _with_a_question() -> torch_compat.SymbolicInputs:
+    """Fakes of which something was asked that has to be guarded."""
+    fakes = torch_compat.symbolic_inputs([torch.ones(5)], [[True]])
+    assert fakes.inputs[0].shape[0] > 3
+    return fakes
 
 
 def _enter(context: AbstractContextManager[object]) -> None:

@@ -40,6 +40,17 @@ from torchsleuth.torch_compat.configuration import (
     config_values as config_values,
     inductor_config_patch as inductor_config_patch,
 )
+from torchsleuth.torch_compat.explaining import (
+    DynamoBreak as DynamoBreak,
+    Explained as Explained,
+    call_instead as call_instead,
+    called_plainly as called_plainly,
+    explain as explain,
+    is_compiled_module as is_compiled_module,
+    module_call as module_call,
+    module_of_call as module_of_call,
+    plain_function as plain_function,
+)
 from torchsleuth.torch_compat.fakes import (
     aot_name as aot_name,
     as_fake as as_fake,
@@ -98,6 +109,21 @@ from torchsleuth.torch_compat.operators import (
     op_returns_list as op_returns_list,
     op_tags as op_tags,
 )
+from torchsleuth.torch_compat.recording import (
+    backend_names as backend_names,
+    buffer_hooks as buffer_hooks,
+    fact_functions as fact_functions,
+    modes_active as modes_active,
+    module_hooks as module_hooks,
+    operator_kinds as operator_kinds,
+    operator_mode as operator_mode,
+    operator_modules as operator_modules,
+    plain_init as plain_init,
+    set_grad_mode as set_grad_mode,
+    state_check as state_check,
+    tensor_base as tensor_base,
+    tensor_check as tensor_check,
+)
 from torchsleuth.torch_compat.repro import (
     compile_inner as compile_inner,
     debug_dir as debug_dir,
@@ -144,6 +170,7 @@ from torchsleuth.torch_compat.shapes import (
     symbolic_value as symbolic_value,
     value_range as value_range,
 )
+from torchsleuth.torch_compat.sizes import SymbolicInputs as SymbolicInputs, symbolic_inputs as symbolic_inputs
 from torchsleuth.torch_compat.tensors import (
     dispatch_mode as dispatch_mode,
     empty_quantised as empty_quantised,

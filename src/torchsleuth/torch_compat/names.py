@@ -41,6 +41,141 @@ _AN_OPERATOR = "ops.aten.add.Tensor"
 
 NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
     {
+        "TensorGuards": PrivateName(
+            "torch._C._dynamo.guards",
+            "TensorGuards",
+            "checking quickly that a recorded graph fits the tensors of a call",
+        ),
+        "GlobalStateGuard": PrivateName(
+            "torch._C._dynamo.guards",
+            "GlobalStateGuard",
+            "checking that a recorded graph fits torch's global state",
+        ),
+        "set_grad_mode": PrivateName(
+            "torch._C",
+            "_set_grad_enabled",
+            "recording graphs in which gradients are switched on and off",
+        ),
+        "function_modes": PrivateName(
+            "torch._C",
+            "_len_torch_function_stack",
+            "noticing that somebody else's mode is in the way of recording a graph",
+        ),
+        "dispatch_modes": PrivateName(
+            "torch._C",
+            "_len_torch_dispatch_stack",
+            "noticing that somebody else's mode is in the way of recording a graph",
+        ),
+        "tracing_state": PrivateName(
+            "torch._C",
+            "_get_tracing_state",
+            "noticing that a trace is in the way of recording a graph",
+        ),
+        "peek_transform": PrivateName(
+            "torch._C._functorch",
+            "peek_interpreter_stack",
+            "noticing that a transform (vmap, grad) is in the way of recording a graph",
+        ),
+        "is_torch_function_enabled": PrivateName(
+            "torch._C",
+            "_is_torch_function_enabled",
+            "interpreting torch's own Python code while a graph is recorded",
+        ),
+        "has_torch_function_unary": PrivateName(
+            "torch._C",
+            "_has_torch_function_unary",
+            "interpreting torch's own Python code while a graph is recorded",
+        ),
+        "has_torch_function_variadic": PrivateName(
+            "torch._C",
+            "_has_torch_function_variadic",
+            "interpreting torch's own Python code while a graph is recorded",
+        ),
+        "log_api_usage_once": PrivateName(
+            "torch._C",
+            "_log_api_usage_once",
+            "interpreting torch's own Python code while a graph is recorded",
+        ),
+        "functorch_active": PrivateName(
+            "torch._C",
+            "_are_functorch_transforms_active",
+            "interpreting torch's own Python code while a graph is recorded",
+        ),
+        "global_buffer_hooks": PrivateName(
+            "torch.nn.modules.module",
+            "_global_buffer_registration_hooks",
+            "recording graphs of modules with hooks",
+        ),
+        "global_pre_hooks": PrivateName(
+            "torch.nn.modules.module",
+            "_global_forward_pre_hooks",
+            "recording graphs of modules with hooks",
+        ),
+        "global_hooks": PrivateName(
+            "torch.nn.modules.module",
+            "_global_forward_hooks",
+            "recording graphs of modules with hooks",
+        ),
+        "global_backward_hooks": PrivateName(
+            "torch.nn.modules.module",
+            "_global_backward_hooks",
+            "recording graphs of modules with hooks",
+        ),
+        "global_backward_pre_hooks": PrivateName(
+            "torch.nn.modules.module",
+            "_global_backward_pre_hooks",
+            "recording graphs of modules with hooks",
+        ),
+        "DimDynamic": PrivateName(
+            "torch.fx.experimental.symbolic_shapes",
+            "DimDynamic",
+            "recording graphs with symbolic sizes",
+        ),
+        "StatelessSymbolicContext": PrivateName(
+            "torch.fx.experimental.symbolic_shapes",
+            "StatelessSymbolicContext",
+            "recording graphs with symbolic sizes",
+        ),
+        "ConstantSource": PrivateName(
+            "torch._dynamo.source",
+            "ConstantSource",
+            "recording graphs with symbolic sizes",
+        ),
+        "SYMPY_INTERP": PrivateName(
+            "torch.fx.experimental.symbolic_shapes",
+            "SYMPY_INTERP",
+            "recording graphs with symbolic sizes",
+        ),
+        "tracing": PrivateName(
+            "torch._guards",
+            "tracing",
+            "recording graphs with symbolic sizes",
+        ),
+        "ShapeEnv": PrivateName(
+            "torch.fx.experimental.symbolic_shapes",
+            "ShapeEnv",
+            "recording graphs with symbolic sizes",
+        ),
+        "list_backends": PrivateName(
+            "torch._dynamo.backends.registry",
+            "list_backends",
+            "naming the backends that there are",
+        ),
+        "canonical_mask": PrivateName(
+            "torch.nn.functional",
+            "_canonical_mask",
+            "interpreting torch's own Python code while a graph is recorded",
+        ),
+        "none_or_dtype": PrivateName(
+            "torch.nn.functional",
+            "_none_or_dtype",
+            "interpreting torch's own Python code while a graph is recorded",
+        ),
+        "TensorBase": PrivateName(
+            "torch._C",
+            "TensorBase",
+            "telling methods of tensors from other functions while a graph is recorded",
+        ),
         "is_fake": PrivateName(
             "torch._subclasses.fake_tensor",
             "is_fake",
@@ -500,6 +635,31 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "torch.autograd.forward_ad",
             "_current_level",
             "reducing graphs of torch.func: leaving what a graph entered before an operator refused",
+        ),
+        "graph_break_reasons": PrivateName(
+            "torch._dynamo.utils",
+            "graph_break_reasons",
+            "telling where Dynamo breaks graphs, beside our own breaks",
+        ),
+        "innermost_fn": PrivateName(
+            "torch._dynamo.eval_frame",
+            "innermost_fn",
+            "finding the function that torch.compile was given",
+        ),
+        "OptimizedModule": PrivateName(
+            "torch._dynamo.eval_frame",
+            "OptimizedModule",
+            "finding the module that torch.compile was given",
+        ),
+        "module_call": PrivateName(
+            "torch.nn",
+            "Module._call_impl",
+            "knowing a module again that was compiled by its own method",
+        ),
+        "compiled_call": PrivateName(
+            "torch.nn",
+            "Module._compiled_call_impl",
+            "seeing the calls of a module in a script",
         ),
     }
 )
