@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         CaseError as CaseError,
         SleuthError as SleuthError,
     )
+    from torchsleuth.frontend.testimony import Testimony as Testimony
+    from torchsleuth.frontend.witness import witness as witness
     from torchsleuth.reduce.minifying import Reduction as Reduction, Terms as Terms, minify as minify
     from torchsleuth.reduce.problem import Budget as Budget
     from torchsleuth.run.fidelity import Fidelity as Fidelity, verify as verify
@@ -64,6 +66,7 @@ _HOMES = {
     "SleuthError": "errors",
     "Store": "case.stores.store",
     "Terms": "reduce.minifying",
+    "Testimony": "frontend.testimony",
     "Tolerance": "compare",
     "Verdict": "compare",
     "Warm": "run.runners.warm",
@@ -76,6 +79,7 @@ _HOMES = {
     "same_two_models": "compare",
     "verify": "run.fidelity",
     "watch": "capture.backends",
+    "witness": "frontend.witness",
     "wrap_compiler_debug": "capture.compilers",
 }
 
@@ -97,6 +101,7 @@ __all__ = [
     "SleuthError",
     "Store",
     "Terms",
+    "Testimony",
     "Tolerance",
     "Verdict",
     "Warm",
@@ -110,6 +115,7 @@ __all__ = [
     "same_two_models",
     "verify",
     "watch",
+    "witness",
     "wrap_compiler_debug",
 ]
 

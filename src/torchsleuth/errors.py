@@ -26,6 +26,12 @@
     │   ├── NobodyTookPart     a step was to be counted, and no process has told   (also a RuntimeError)
     │   ├── SessionError       its state on the disk is damaged, in use, or cannot be written
     │   └── NoSession          there is none to go on with       (also a ValueError)
+    ├── ScriptError            a script cannot be examined as asked
+    │   ├── NoSuchFunction     nothing in the script has that name
+    │   └── NeverCalled        the script does not call it, so there are no arguments to call it with
+    ├── FrontEndError          the front end cannot do what it was asked
+    │   ├── UnsupportedPython  it does not know this version's bytecode
+    │   └── BadRecord          an execution record cannot be read, or is not trusted
     └── AccuracyError          two runs were compared and disagree
 
 An exception of the user's program, or of a compiler under test, is never wrapped in one of these:
@@ -150,6 +156,18 @@ class DoesNotFail(SleuthError):
         self.verdict = verdict
 
 
+class FrontEndError(SleuthError):
+    """The front end cannot do what it was asked."""
+
+
+class UnsupportedPython(FrontEndError):
+    """The front end knows the bytecode of one version of Python, and this is another."""
+
+
+class BadRecord(FrontEndError):
+    """An execution record cannot be read, or nobody said that it is trusted."""
+
+
 class BisectError(SleuthError):
     """The search for the guilty part of a compiler cannot go on."""
 
@@ -172,6 +190,18 @@ class SessionError(BisectError):
 
 class NoSession(BisectError, ValueError):
     """There is no session to continue."""
+
+
+class ScriptError(SleuthError):
+    """A script cannot be examined as asked: it is not there, or nothing in it can be."""
+
+
+class NoSuchFunction(ScriptError):
+    """Nothing in the script has the name that was asked for; the remedy lists names that are near."""
+
+
+class NeverCalled(ScriptError):
+    """The script does not call the function that was asked for, so there are no arguments to call it with."""
 
 
 class AccuracyError(SleuthError):

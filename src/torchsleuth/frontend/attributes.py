@@ -1,0 +1,419 @@
+"""Reading and writing attributes as CPython does, but with every step in sight.
+
+`getattr` runs through instance dictionaries, classes, descriptors, properties and `__getattr__`. What of that is Python
+is interpreted; what is read from the outside is guarded on the way: the value in the dictionary, that nothing in the
+dictionary hides the class's attribute, that the class still has it.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+import torch
+
+from torchsleuth.frontend import torch_calls
+from torchsleuth.frontend.frames import ABSENT, DISCARD, Generator
+from torchsleuth.frontend.guards import is_constant
+from torchsleuth.frontend.machine import PUSHED, Break, Machine, UserError
+from torchsleuth.frontend.outside import attributes_of, lookup, read, slot_of, slots_of
+
+_STORES = ("_parameters", "_buffers", "_modules")
+_CALLABLES = (FunctionType, BuiltinFunctionType, MethodType, types.MethodWrapperType, types.MethodDescriptorType)
+_FUNCTION_FACTS = ("__name__", "__qualname__", "__module__", "__code__", "__globals__", "__get__", "__call__")
+_CONTAINERS = (list, dict, set, collections.deque)
+
+
+def _reader(kind: type) -> Any:
+    """What reads attributes of such objects, once `__getattribute__` of the user's has had its say."""
+    found = lookup(kind, "__getattribute__")
+    return read if isinstance(found, FunctionType) else found
+
+
+def _made() -> Any:
+    yield
+
+
+_a_generator: Final = _made()
+"""Knows what generators know."""
+
+
+def is_python(function: Any) -> bool:
+    """Whether it is a function of Python's that we interpret, rather than call."""
+    return type(function) is FunctionType and not torch_calls.is_leaf(function)
+
+
+class Attributes(Machine):
+    # -- reading
+
+    def load_attr(self, owner: Any, name: str) -> Any:
+        """The attribute, or `PUSHED`."""
+        kind = type(owner)
+        if isinstance(owner, torch.Tensor):
+            return self._of_tensor(owner, name)
+        if kind is ModuleType or isinstance(owner, ModuleType):
+            return self._of_module(owner, name)
+        if isinstance(owner, type):
+            return self._of_class(owner, name)
+        if kind is FunctionType:
+            return self._of_function(owner, name)
+        if kind is super:
+            return self._of_super(owner, name)
+        if kind is Generator:
+            found = Generator.__dict__.get(name)
+            return MethodType(found, owner) if type(found) is FunctionType else self.look(getattr, _a_generator, name)
+        reader = lookup(kind, "__getattribute__")
+        if is_python(reader):
+            self.outside.class_attribute(kind, "__getattribute__", reader)
+            return self._with_own_reader(reader, owner, name)
+        return self.generic_attr(owner, name)
+
+    def _with_own_reader(self, reader: Any, owner: Any, name: str) -> Any:
+        """`__getattribute__` of the user's, and then `__getattr__`."""
+        fallback = lookup(type(owner), "__getattr__")
+        if fallback is ABSENT:
+            return self.call(reader, [owner, name], {})
+        try:
+            return self.call_now(reader, owner, name)
+        except UserError as raised:
+            if not isinstance(raised.error, AttributeError):
+                raise
+        return self.call(fallback, [owner, name], {})
+
+    def generic_attr(self, owner: Any, name: str, *, alone: bool = False) -> Any:
+        """What `object.__getattribute__`, and then (unless it is `alone`) `__getattr__`, gives."""
+        kind = type(owner)
+        found = lookup(kind, name)
+        inside = attributes_of(owner)
+        is_data = found is not ABSENT and (hasattr(type(found), "__set__") or hasattr(type(found), "__delete__"))
+        if not is_data and inside is not None:
+            self.outside.attribute(owner, name)
+            if name in inside:
+                # The class's, if there is one, is hidden: as long as it is, or becomes, no property.
+                self.outside.class_attribute(kind, name, found)
+                return inside[name]
+        if found is ABSENT:
+            return self._missing(owner, name, inside, alone)
+        self.outside.class_attribute(kind, name, found)
+        of = type(found)
+        if of is FunctionType:
+            return MethodType(found, owner)
+        if of is property:
+            if found.fget is None:
+                return self.native(read, owner, name)
+            return self.call(found.fget, [owner], {})
+        if of in (staticmethod, classmethod):
+            return found.__get__(owner, kind)
+        if of is functools.cached_property:
+            value = self.call_now(found.func, owner)
+            self.outside.writes(owner)
+            if inside is None:
+                raise Break("a cached property of an object without a dictionary")
+            inside[name] = value
+            return value
+        if of is types.MemberDescriptorType and name in slots_of(kind):
+            self.outside.slot(owner, name)
+            value = slot_of(owner, name)
+            return self.native(_reader(kind), owner, name) if value is ABSENT else value
+        getter = lookup(of, "__get__")
+        if is_python(getter):
+            return self.call(getter, [found, owner, kind], {})
+        if getter is ABSENT:
+            return self._of_class_value(found)
+        return self._native_descriptor(owner, name)
+
+    def _missing(self, owner: Any, name: str, inside: dict[str, Any] | None, alone: bool) -> Any:
+        kind = type(owner)
+        fallback = ABSENT if alone else lookup(kind, "__getattr__")
+        self.outside.class_attribute(kind, name, ABSENT)
+        if isinstance(owner, torch.nn.Module) and fallback is torch.nn.Module.__getattr__ and inside is not None:
+            for store in _STORES:
+                held: Any = inside.get(store)
+                if type(held) in (dict, collections.OrderedDict) and name in held:
+                    self.outside.store(owner, store)
+                    self.outside.key(held, name)
+                    return held[name]
+            for store in _STORES:
+                if type(inside.get(store)) in (dict, collections.OrderedDict):
+                    self.outside.attribute(owner, store)
+                    self.outside.key(inside[store], name)
+            return self.raises(
+                AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=owner)
+            )
+        if is_python(fallback):
+            self.outside.class_attribute(kind, "__getattr__", fallback)
+            return self.call(fallback, [owner, name], {})
+        if fallback is not ABSENT:
+            raise Break(f"{kind.__qualname__} looks up attributes natively")
+        return self.native(_reader(kind), owner, name)
+
+    def _native_descriptor(self, owner: Any, name: str) -> Any:
+        """An attribute that C code computes."""
+        source = self.outside.sources.get(id(owner))
+        if name == "__dict__":
+            return self.dictionary_of(owner)
+        if name in ("__traceback__", "__context__", "__cause__", "__suppress_context__"):
+            raise Break(f"{name} of an exception is read")
+        value = self.look(_reader(type(owner)), owner, name)
+        if name != "__class__" and source is not None:
+            self.outside.field(owner, name, value)
+        return value
+
+    def dictionary_of(self, owner: Any) -> Any:
+        """The dictionary in which an object has its attributes."""
+        value = attributes_of(owner)
+        if value is None or isinstance(owner, (ModuleType, type, FunctionType)):
+            raise Break(f"the dictionary of a {type(owner).__qualname__} is read")
+        self.outside.instance_dictionary(owner, value)
+        return value
+
+    def _of_class_value(self, value: Any) -> Any:
+        """A plain value that lies in a class; that it is the same one is guarded already."""
+        if not is_constant(value) and not isinstance(value, torch.Tensor):
+            self.outside.root(value, f"a {type(value).__qualname__} of a class")
+        elif isinstance(value, torch.Tensor):
+            self.outside.pinned_tensor(value)
+        return value
+
+    def _of_module(self, owner: ModuleType, name: str) -> Any:
+        if name in owner.__dict__:
+            self.outside.module_attribute(owner, name)
+            return owner.__dict__[name]
+        if name in ("__dict__", "__class__"):
+            raise Break(f"{name} of a module is read")
+        value = self.look(getattr, owner, name)
+        if name in owner.__dict__:  # a module that imports lazily has it now
+            self.outside.module_attribute(owner, name)
+        elif not isinstance(value, (type, FunctionType, ModuleType, BuiltinFunctionType)) and not is_constant(value):
+            raise Break(f"{owner.__name__}.{name} is computed each time")
+        return value
+
+    def _of_class(self, owner: type, name: str) -> Any:
+        above = lookup(type(owner), name)
+        if above is not ABSENT and hasattr(type(above), "__set__"):
+            if name == "__dict__":
+                raise Break("the dictionary of a class is read")
+            if type(above) is property:
+                return self.call(above.fget, [owner], {})
+            value = self.look(getattr, owner, name)
+            if not is_constant(value) and not isinstance(value, (type, tuple)):
+                raise Break(f"{name} of a class is read")
+            if name not in ("__mro__", "__base__", "__bases__"):
+                self.outside.class_field(owner, name, value)
+            return value
+        found = lookup(owner, name)
+        if found is ABSENT:
+            if issubclass(owner, enum.Enum) or (above is not ABSENT and lookup(type(owner), "__getattr__") is ABSENT):
+                return self.look(getattr, owner, name)
+            fallback = lookup(type(owner), "__getattr__")
+            if is_python(fallback):
+                return self.call(fallback, [owner, name], {})
+            self.outside.class_attribute(owner, name, ABSENT)
+            return self.native(getattr, owner, name)
+        self.outside.class_attribute(owner, name, found)
+        of = type(found)
+        if of is FunctionType:
+            return found
+        if of in (staticmethod, classmethod):
+            return found.__get__(None, owner)
+        getter = lookup(of, "__get__")
+        if getter is ABSENT:
+            if isinstance(found, enum.Enum):
+                return found
+            return self._of_class_value(found)
+        if is_python(getter):
+            return self.call(getter, [found, None, owner], {})
+        return self.look(getattr, owner, name)
+
+    def _of_function(self, owner: FunctionType, name: str) -> Any:
+        if id(owner) in self.made or self.outside.sources.get(id(owner)) is None:
+            return self.look(getattr, owner, name)
+        inside = attributes_of(owner)
+        if inside is not None and (name in inside or not hasattr(FunctionType, name)):
+            self.outside.function_attribute(owner, name)
+            if name in inside:
+                return inside[name]
+            return self.native(getattr, owner, name)
+        if name in ("__dict__", "__annotations__"):
+            raise Break(f"{name} of a function is read")
+        value = self.look(getattr, owner, name)
+        if name in (
+            "__defaults__",
+            "__kwdefaults__",
+            "__closure__",
+            "__doc__",
+            "__name__",
+            "__qualname__",
+            "__module__",
+        ):
+            self.outside.field(owner, name, value)
+        elif name == "__code__":
+            self.outside.function(owner)
+        return value
+
+    def _of_super(self, owner: Any, name: str) -> Any:
+        me = owner.__self__
+        if name == "__class__" or me is None:
+            return self.look(getattr, owner, name)
+        kind = me if isinstance(me, type) and issubclass(me, owner.__thisclass__) else type(me)
+        order = kind.__mro__
+        for each in order[order.index(owner.__thisclass__) + 1 :]:
+            if name in each.__dict__:
+                found = each.__dict__[name]
+                self.outside.class_attribute(each, name, found)
+                if type(found) is FunctionType:
+                    return found if me is kind else MethodType(found, me)
+                if type(found) is property:
+                    return self.call(found.fget, [me], {})
+                if lookup(type(found), "__get__") is ABSENT:
+                    return self._of_class_value(found)
+                break
+        return self.look(getattr, owner, name)
+
+    def _of_tensor(self, owner: torch.Tensor, name: str) -> Any:
+        inside = attributes_of(owner)
+        if inside and name in inside:
+            self.outside.attribute(owner, name)
+            return inside[name]
+        if type(owner) not in torch_calls.TENSORS:
+            raise Break(f"a tensor of the class {type(owner).__qualname__}", "make a plain tensor of it first")
+        found = lookup(type(owner), name)
+        if found is ABSENT:
+            self.outside.attribute(owner, name)
+            self.recorder.knows_kind(owner)
+            return self.native(getattr, owner, name)
+        if name in torch_calls.RECORDED_ATTRIBUTES:
+            return self.torch_call(getattr, False, (owner, name), {})
+        if name == "shape":
+            return self.recorder.size(owner)
+        if name in torch_calls.FACTS:
+            self.recorder.knows_kind(owner)
+            return self.look(getattr, owner, name)
+        if isinstance(found, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, classmethod)):
+            return self.look(getattr, owner, name)
+        if isinstance(found, property) and found.fget is not None and not isinstance(found.fget, FunctionType):
+            raise Break(f"Tensor.{name} is read")
+        raise Break(f"Tensor.{name} is read", torch_calls.advice_for(name))
+
+    def torch_call(self, target: Any, method: bool, args: Any, kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    # -- writing
+
+    def store_attr(self, owner: Any, name: str, value: Any) -> Any:
+        """None, or `PUSHED`: a frame that discards its result does it."""
+        kind = type(owner)
+        if isinstance(owner, torch.Tensor):
+            raise Break(f"an attribute of a tensor is set ({name})")
+        if isinstance(owner, type):
+            raise Break(f"an attribute of a class is set ({owner.__qualname__}.{name})")
+        if isinstance(owner, ModuleType):
+            self.outside.writes_global(owner.__dict__)
+            self.outside.wrote(owner.__dict__, name)
+            self.native(setattr, owner, name, value)
+            return None
+        writer = lookup(kind, "__setattr__")
+        if writer is torch.nn.Module.__setattr__:
+            return self._store_in_module(owner, name, value)
+        if is_python(writer):
+            self.outside.class_attribute(kind, "__setattr__", writer)
+            return self._discarded(writer, [owner, name, value])
+        if type(writer) is FunctionType:
+            raise Break(f"an attribute of a {kind.__qualname__} is set")
+        return self.generic_store(owner, name, value)
+
+    def generic_store(self, owner: Any, name: str, value: Any) -> Any:
+        """What `object.__setattr__` does."""
+        kind = type(owner)
+        found = lookup(kind, name)
+        if found is not ABSENT:
+            self.outside.class_attribute(kind, name, found)
+        if type(found) is property:
+            if found.fset is None:
+                return self.native(setattr, owner, name, value)
+            return self._discarded(found.fset, [owner, value])
+        setter = ABSENT if found is ABSENT else lookup(type(found), "__set__")
+        if is_python(setter):
+            return self._discarded(setter, [found, owner, value])
+        if setter is not ABSENT and type(found) is not types.MemberDescriptorType:
+            raise Break(f"{name} of a {kind.__qualname__} is set")
+        self.outside.wrote(owner, name, attribute=True)
+        self.native(object.__setattr__ if not isinstance(owner, BaseException) else setattr, owner, name, value)
+        return None
+
+    def _discarded(self, function: Any, args: list[Any]) -> Any:
+        if not is_python(function):
+            raise Break(f"{function!r:.60} sets an attribute")
+        return self.push_frame(function, args, {}, DISCARD)
+
+    def _store_in_module(self, owner: torch.nn.Module, name: str, value: Any) -> Any:
+        inside = attributes_of(owner)
+        stores: dict[str, dict[str, Any]] = {}
+        for store in _STORES:
+            held = None if inside is None else inside.get(store)
+            if held is None or type(held) not in (dict, collections.OrderedDict):
+                raise Break("a module is not set up yet")
+            stores[store] = held
+            self.outside.attribute(owner, store)
+            self.outside.key(held, name)
+        if (
+            isinstance(value, (torch.nn.Parameter, torch.nn.Module))
+            or name in stores["_parameters"]
+            or name in stores["_modules"]
+        ):
+            raise Break(f"a parameter or a module is set ({name})")
+        if name in stores["_buffers"]:
+            if (value is not None and not isinstance(value, torch.Tensor)) or torch_calls.buffers_are_hooked():
+                raise Break(f"a buffer is set ({name})")
+            self.native(stores["_buffers"].__setitem__, name, value)
+            return None
+        if isinstance(value, torch.nn.Buffer):
+            raise Break(f"a buffer is set ({name})")
+        return self.generic_store(owner, name, value)
+
+    def delete_attr(self, owner: Any, name: str) -> None:
+        kind = type(owner)
+        if (
+            isinstance(owner, (torch.Tensor, type, torch.nn.Module))
+            or type(lookup(kind, "__delattr__")) is FunctionType
+        ):
+            raise Break(f"an attribute is deleted ({name})")
+        found = lookup(kind, name)
+        if found is not ABSENT and type(found) is not types.MemberDescriptorType and hasattr(type(found), "__delete__"):
+            raise Break(f"an attribute is deleted ({name})")
+        if isinstance(owner, ModuleType):
+            self.outside.writes_global(owner.__dict__)
+        else:
+            self.outside.attribute(owner, name)
+            self.outside.writes(owner)
+        self.native(delattr, owner, name)
+
+    # -- by name, waiting for the result
+
+    def attr_now(self, owner: Any, name: str) -> Any:
+        base = len(self.frames)
+        self.bases.append(base)
+        try:
+            result = self.load_attr(owner, name)
+            if result is PUSHED:
+                result = self.run(base)
+                self.acted = True
+            return result
+        except UserError:
+            del self.frames[base:]
+            raise
+        finally:
+            self.bases.pop()
+
+    def has_attr(self, owner: Any, name: str) -> bool:
+        try:
+            self.attr_now(owner, name)
+        except UserError as raised:
+            if isinstance(raised.error, AttributeError):
+                return False
+            raise
+        return True

@@ -1,0 +1,150 @@
+"""The auditor: sees every operator that runs while a segment is recorded, and every Python function behind our back.
+
+The interpreter knows what it calls; it does not know what the called does. So while it records,
+
+- each ATen operator comes through the auditor. Inside a call that goes into the graph it notes facts: random numbers
+  drawn, tensors written to, results whose shape or value depends on data. Anywhere else an operator must not run at
+  all: it would be missing in the graph.
+- Python code that starts inside a native function (`sorted` calling a `__lt__`) is noticed by a profile function. Code
+  of the user's that ran like that was not interpreted: nobody knows what it read.
+
+Whatever is found makes the recording unfit to be kept; the call itself is as right as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torchsleuth import torch_compat
+from torchsleuth.frontend.bytecode import qualified
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_KNOWN = (
+    os.path.dirname(torch.__file__) + os.sep,
+    sysconfig.get_paths()["stdlib"] + os.sep,
+    "<frozen",
+    "<string>",
+    "<attrs generated",
+    "<__array_function__",
+)
+_PACKAGES = (sysconfig.get_paths()["purelib"] + os.sep, sysconfig.get_paths()["platlib"] + os.sep)
+
+
+@dataclass
+class Facts:
+    """What the operators of one recorded call did."""
+
+    random: bool = False
+    written: list[torch.Tensor] = field(default_factory=list)
+    data_dependent: str = ""
+    operators: int = 0
+
+
+class Auditor:
+    """Watches one thread while a segment is recorded. `complain` is called with what it finds."""
+
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        self.complain = complain
+        self.facts: Facts | None = None
+        self.quiet = False
+        """Something is run that is not recorded, on purpose (the instruction of a graph break, a backend)."""
+        self._mode = torch_compat.operator_mode(self._operator)
+
+    def __enter__(self) -> Auditor:
+        self._mode.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._mode.__exit__(None, None, None)
+
+    @contextmanager
+    def recorded(self) -> Iterator[Facts]:
+        """Operators that run inside belong to the call that is being recorded."""
+        before, self.facts = self.facts, Facts()
+        try:
+            yield self.facts
+        finally:
+            self.facts = before
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """What runs inside is nobody's business."""
+        before, self.quiet = self.quiet, True
+        try:
+            yield
+        finally:
+            self.quiet = before
+
+    def _operator(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.quiet:
+            return operator(*args, **kwargs)
+        facts = self.facts
+        if facts is None:
+            self.complain(f"{operator} ran inside a native function that is not in the graph")
+            return operator(*args, **kwargs)
+        facts.operators += 1
+        tags = torch_compat.op_tags(operator)
+        if torch.Tag.nondeterministic_seeded in tags:
+            facts.random = True
+        if torch.Tag.data_dependent_output in tags or (
+            torch.Tag.dynamic_output_shape in tags and _shape_depends_on_data(operator, args)
+        ):
+            facts.data_dependent = str(operator)
+        if torch_compat.op_is_mutable(operator):
+            facts.written += _written(operator, args, kwargs)
+        return operator(*args, **kwargs)
+
+    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls a native function and notices Python code that it calls."""
+        if self.quiet:
+            return function(*args, **kwargs)
+        before = sys.getprofile()
+        if before is not None and not callable(before):
+            # A profiler written in C (cProfile) is at work, and could not be put back. This net is the second one: what
+            # is called here is known to be harmless.
+            return function(*args, **kwargs)
+        sys.setprofile(self._profile)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.setprofile(before)
+
+    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event != "call":
+            return
+        name = frame.f_code.co_filename
+        if name.startswith(_OWN) or (name.startswith(_KNOWN) and not name.startswith(_PACKAGES[0])):
+            return
+        if name.startswith(_KNOWN[0]):
+            return
+        self.complain(f"{qualified(frame.f_code)} ({name}:{frame.f_lineno}) ran inside a native function")
+
+
+def _shape_depends_on_data(operator: Any, args: tuple[Any, ...]) -> bool:
+    """`index` is tagged as if its shape always depended on data; it does with masks only."""
+    if str(operator) != "aten.index.Tensor":
+        return True
+    indices = args[1] if len(args) > 1 else ()
+    return any(isinstance(each, torch.Tensor) and each.dtype in (torch.bool, torch.uint8) for each in indices)
+
+
+def _written(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments that this operator writes to."""
+    found: list[torch.Tensor] = []
+    for number, argument in enumerate(operator._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[number] if number < len(args) else kwargs.get(argument.name)
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(each, torch.Tensor):
+                found.append(each)
+    return found

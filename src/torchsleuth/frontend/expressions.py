@@ -1,0 +1,427 @@
+"""Expressions: operators, comparisons and subscripts, as CPython does them.
+
+Numbers are computed, tensors become nodes, methods of the user's are interpreted in the order in which CPython asks
+them; everything else is native, and guarded as far as it is read.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import operator
+from typing import Any, Final
+
+import torch
+
+from torchsleuth.frontend import polyfills
+from torchsleuth.frontend.attributes import is_python
+from torchsleuth.frontend.bytecode import Instruction
+from torchsleuth.frontend.calls import Calls
+from torchsleuth.frontend.frames import ABSENT, DISCARD, Frame, Generator
+from torchsleuth.frontend.guards import is_constant
+from torchsleuth.frontend.iterating import CONTAINERS, ITERATORS, VIEWS
+from torchsleuth.frontend.machine import PUSHED, Break
+from torchsleuth.frontend.operations import BINARY, BINARY_FUNCTIONS, COMPARE
+from torchsleuth.frontend.outside import lookup
+from torchsleuth.frontend.symbolic import Symbolic, made_plain
+
+_SWAPPED: Final = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
+_NUMBERS: Final = (int, float, bool, complex)
+SIMPLE: Final = (int, float, bool, complex, str, bytes, type(None))
+
+
+class Expressions(Calls):
+    def push(self, frame: Frame, result: Any) -> None:
+        if result is not PUSHED:
+            frame.stack.append(result)
+
+    # -- operators
+
+    def _unary(self, frame: Frame, name: str) -> None:
+        value = frame.stack.pop()
+        function = getattr(operator, name)
+        if isinstance(value, torch.Tensor):
+            frame.stack.append(self.torch_call(function, False, (value,), {}))
+            return
+        found = lookup(type(value), f"__{name}__")
+        if is_python(found):
+            self.outside.class_attribute(type(value), f"__{name}__", found)
+            self.push(frame, self.call(found, [value], {}))
+        elif is_constant(value) or type(value) is Symbolic:
+            frame.stack.append(self.look(function, value))
+        else:
+            self._must_be_known(value)
+            frame.stack.append(self.look(function, self._for_native(value)))
+
+    def UNARY_NEGATIVE(self, frame: Frame, instruction: Instruction) -> None:
+        self._unary(frame, "neg")
+
+    def UNARY_POSITIVE(self, frame: Frame, instruction: Instruction) -> None:
+        self._unary(frame, "pos")
+
+    def UNARY_INVERT(self, frame: Frame, instruction: Instruction) -> None:
+        self._unary(frame, "invert")
+
+    def _must_be_known(self, value: Any) -> None:
+        """Breaks for what computes natively in a way that nobody knows (an array of numpy's)."""
+        kind = type(value)
+        if is_constant(value) or kind is Symbolic or kind is Generator or kind in ITERATORS or kind in VIEWS:
+            return
+        if isinstance(value, (*CONTAINERS, BaseException, type)) or kind.__flags__ & (1 << 9):
+            return
+        if kind in (bytearray, memoryview) or kind.__module__ not in ("builtins", "collections", "types", "torch"):
+            raise Break(f"an operator of a {kind.__module__}.{kind.__qualname__}")
+
+    def BINARY_OP(self, frame: Frame, instruction: Instruction) -> None:
+        stack = frame.stack
+        right, left = stack.pop(), stack.pop()
+        function = BINARY_FUNCTIONS[instruction.arg]
+        kinds = type(left), type(right)
+        if kinds[0] in SIMPLE and kinds[1] in SIMPLE:
+            stack.append(self.look(function, left, right))
+            return
+        has_tensor = isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor)
+        if has_tensor and not self._has_python_operator(right if isinstance(left, torch.Tensor) else left):
+            if not isinstance(left, (torch.Tensor, *_NUMBERS)):
+                raise Break(f"an operator of a {kinds[0].__qualname__} and a tensor")
+            if not isinstance(left, torch.Tensor):
+                function = BINARY_FUNCTIONS[instruction.arg % len(BINARY)]  # a number can't be changed in place
+            stack.append(self.torch_call(function, False, (left, right), {}))
+            return
+        if Symbolic in kinds and all(issubclass(kind, _NUMBERS) for kind in kinds):
+            if function in (operator.truediv, operator.pow, operator.itruediv, operator.ipow):
+                left, right = made_plain(left), made_plain(right)
+            stack.append(self.look(function, left, right))
+            return
+        self.push(frame, self._binary(function, instruction.arg, left, right))
+
+    def _has_python_operator(self, value: Any) -> bool:
+        return not isinstance(value, (torch.Tensor, Symbolic)) and any(
+            is_python(lookup(type(value), name))
+            for name in (
+                "__add__",
+                "__radd__",
+                "__mul__",
+                "__rmul__",
+                "__matmul__",
+                "__rsub__",
+                "__sub__",
+                "__rtruediv__",
+            )
+        )
+
+    def _binary(self, function: Any, number: int, left: Any, right: Any) -> Any:
+        name = BINARY[number % len(BINARY)].rstrip("_")
+        in_place, plain, swapped = f"__i{name}__", f"__{name}__", f"__r{name}__"
+        candidates = []
+        if number >= len(BINARY) and lookup(type(left), in_place) is not ABSENT:
+            candidates.append((left, in_place, right))
+        candidates.append((left, plain, right))
+        theirs = (right, swapped, left)
+        if (
+            type(right) is not type(left)
+            and isinstance(right, type(left))
+            and lookup(type(right), swapped) is not lookup(type(left), swapped)
+        ):
+            candidates.insert(0, theirs)
+        elif type(right) is not type(left):
+            candidates.append(theirs)
+        if not any(is_python(lookup(type(owner), method)) for owner, method, _ in candidates):
+            return self._native_binary(function, left, right)
+        for number_of, (owner, method, other) in enumerate(candidates):
+            found = lookup(type(owner), method)
+            if found is ABSENT:
+                continue
+            self.outside.class_attribute(type(owner), method, found)
+            if is_python(found):
+                if number_of == len(candidates) - 1 and len(candidates) == 1:
+                    return self._checked(function, left, right, self.call_now(found, owner, other))
+                result = self.call_now(found, owner, other)
+            elif isinstance(owner, torch.Tensor):
+                continue
+            else:
+                self._for_native(owner)
+                result = self.look(found, owner, other)
+            if result is not NotImplemented:
+                return result
+        return self._checked(function, left, right, NotImplemented)
+
+    def _checked(self, function: Any, left: Any, right: Any, result: Any) -> Any:
+        if result is not NotImplemented:
+            return result
+        sign = _SIGNS[function]
+        return self.raises(
+            TypeError(f"unsupported operand type(s) for {sign}: '{type(left).__name__}' and '{type(right).__name__}'")
+        )
+
+    def _native_binary(self, function: Any, left: Any, right: Any) -> Any:
+        for each in (left, right):
+            self._must_be_known(each)
+            if isinstance(each, (dict, set)) or type(each) in VIEWS:
+                for inside in each:
+                    if not self._is_plain_key(inside):
+                        raise Break("an operator of a set or a dict whose keys have a hash of their own")
+        in_place = function in BINARY_FUNCTIONS[len(BINARY) :]
+        if in_place and isinstance(left, list) and function is operator.iadd:
+            right = self.native_iterable(right)
+            return self.native(function, left, right)
+        if in_place and isinstance(left, dict):
+            self.outside.shallow(right)
+            self._updates(left, [right], {})
+            return self.native(function, left, right)
+        if isinstance(left, (list, tuple)) and function in (operator.add, operator.mul, operator.iadd, operator.imul):
+            self.outside.shallow(left)
+            self.outside.shallow(right)
+            return self.native(function, left, right if isinstance(right, (list, tuple)) else made_plain(right))
+        left, right = self._for_native(left), self._for_native(right)
+        return self.native(function, left, right)
+
+    def COMPARE_OP(self, frame: Frame, instruction: Instruction) -> None:
+        stack = frame.stack
+        right, left = stack.pop(), stack.pop()
+        name = COMPARE[instruction.value]
+        function = getattr(operator, name)
+        if type(left) in SIMPLE and type(right) in SIMPLE:
+            stack.append(self.look(function, left, right))
+        elif isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+            if not (isinstance(left, (torch.Tensor, *_NUMBERS)) and isinstance(right, (torch.Tensor, *_NUMBERS))):
+                if name in ("eq", "ne") and (
+                    left is None or right is None or isinstance(left, str) or isinstance(right, str)
+                ):
+                    stack.append(name == "ne")
+                    return
+                raise Break("a comparison of a tensor with what is none")
+            stack.append(self.torch_call(function, False, (left, right), {}))
+        elif Symbolic in (type(left), type(right)):
+            if not (isinstance(left, int) and isinstance(right, int)):
+                left, right = made_plain(left), made_plain(right)
+            stack.append(self.look(function, left, right))
+        else:
+            self.push(frame, self._compare(name, function, left, right))
+
+    def _compare(self, name: str, function: Any, left: Any, right: Any) -> Any:
+        mine, theirs = f"__{name}__", f"__{_SWAPPED[name]}__"
+        pairs = [(left, mine, right), (right, theirs, left)]
+        if type(left) is not type(right) and isinstance(right, type(left)):
+            pairs.reverse()
+        python = [is_python(lookup(type(owner), method)) for owner, method, _ in pairs]
+        if name == "ne":
+            python = [
+                each or (lookup(type(owner), "__ne__") is object.__ne__ and is_python(lookup(type(owner), "__eq__")))
+                for each, (owner, _, _) in zip(python, pairs, strict=True)
+            ]
+        if not any(python):
+            return self._native_compare(function, left, right)
+        for is_theirs, (owner, method, other) in zip(python, pairs, strict=True):
+            found = lookup(type(owner), method)
+            if is_theirs:
+                negate = name == "ne" and not is_python(found)
+                if negate:
+                    method = "__eq__"
+                    found = lookup(type(owner), method)
+                self.outside.class_attribute(type(owner), method, found)
+                result = self.call_now(found, owner, other)
+                if negate and result is not NotImplemented:
+                    result = not self.truth(result)
+            elif found is ABSENT:
+                continue
+            else:
+                self.outside.same(owner, other)
+                result = self.look(found, owner, other)
+            if result is not NotImplemented:
+                return result
+        if name in ("eq", "ne"):
+            self.outside.same(left, right)
+            return (left is right) is (name == "eq")
+        return self.native(function, left, right)
+
+    def _native_compare(self, function: Any, left: Any, right: Any) -> Any:
+        self._must_be_known(left)
+        self._must_be_known(right)
+        if (
+            (isinstance(left, CONTAINERS) and isinstance(right, CONTAINERS))
+            or type(left) in VIEWS
+            or type(right) in VIEWS
+        ):
+            self._must_compare_natively(left)
+            self._must_compare_natively(right)
+            left, right = self._for_native(left), self._for_native(right)
+        elif not is_constant(left) or not is_constant(right):
+            self.outside.same(left, right)
+            for each in (left, right):
+                if not is_constant(each) and isinstance(each, CONTAINERS):
+                    self.outside.length(each)
+        return self.look(function, left, right)
+
+    def _must_compare_natively(self, value: Any, depth: int = 0) -> None:
+        """Breaks if comparing the elements of a container runs code of the user's, or needs the values of tensors."""
+        if is_constant(value) or depth > 8:
+            return
+        inside: Any = ()
+        if isinstance(value, dict):
+            inside = [*value.keys(), *value.values()]
+        elif isinstance(value, (list, tuple, set, frozenset, *VIEWS)):
+            inside = [*value]  # type: ignore[misc]
+        elif isinstance(value, torch.Tensor):
+            raise Break("a comparison of containers compares tensors")
+        elif is_python(lookup(type(value), "__eq__")):
+            raise Break(f"a comparison of containers compares objects of the class {type(value).__qualname__}")
+        for each in inside:
+            self._must_compare_natively(each, depth + 1)
+
+    def IS_OP(self, frame: Frame, instruction: Instruction) -> None:
+        right, left = frame.stack.pop(), frame.stack.pop()
+        self.outside.same(left, right)
+        frame.stack.append((left is right) ^ bool(instruction.arg))
+
+    def CONTAINS_OP(self, frame: Frame, instruction: Instruction) -> None:
+        container, value = frame.stack.pop(), frame.stack.pop()
+        frame.stack.append(self._contains(container, value) ^ bool(instruction.arg))
+
+    def _contains(self, container: Any, value: Any) -> bool:
+        found = lookup(type(container), "__contains__")
+        if isinstance(container, torch.Tensor):
+            raise Break("whether a tensor contains something depends on the data")
+        if is_python(found):
+            self.outside.class_attribute(type(container), "__contains__", found)
+            return self.truth(self.call_now(found, container, value))
+        if isinstance(container, dict) and self._is_plain_key(value):
+            value = made_plain(value)
+            self.outside.key(container, value)
+            return bool(self.look(operator.contains, container, value))
+        if isinstance(container, (set, frozenset)) and self._is_plain_key(value):
+            value = made_plain(value)
+            self.outside.membership(container, value)
+            return bool(self.look(operator.contains, container, value))
+        if is_constant(container) and is_constant(value):
+            return bool(self.look(operator.contains, container, value))
+        if (
+            found is ABSENT
+            or isinstance(container, (list, tuple))
+            or type(container) in VIEWS
+            or type(container) in ITERATORS
+        ):
+            return bool(self.call_now(polyfills.contains, container, value))
+        self._must_be_known(container)
+        return bool(self.look(operator.contains, self._for_native(container), self._for_native(value)))
+
+    # -- subscripts
+
+    def BINARY_SUBSCR(self, frame: Frame, instruction: Instruction) -> None:
+        index, owner = frame.stack.pop(), frame.stack.pop()
+        self.push(frame, self.subscript(owner, index))
+
+    def subscript(self, owner: Any, index: Any) -> Any:
+        """`owner[index]`, or `PUSHED`."""
+        if isinstance(owner, torch.Tensor):
+            return self.torch_call(operator.getitem, False, (owner, index), {})
+        found = lookup(type(owner), "__getitem__")
+        if is_python(found):
+            self.outside.class_attribute(type(owner), "__getitem__", found)
+            return self.call(found, [owner, index], {})
+        if isinstance(owner, type):
+            return self.look(operator.getitem, owner, index)
+        if isinstance(owner, dict):
+            return self._dict_item(owner, index)
+        if isinstance(owner, (list, tuple, collections.deque)):
+            if isinstance(index, torch.Tensor):
+                return self._by_tensor(owner, index)
+            index = made_plain(index)
+            if type(index) is int:
+                self.outside.item(owner, index)
+            elif type(index) is slice:
+                self.outside.shallow(owner)
+            elif is_python(lookup(type(index), "__index__")):
+                index = self.call_now(lookup(type(index), "__index__"), index)
+                self.outside.item(owner, index)
+            return self.look(operator.getitem, owner, index)
+        self._must_be_known(owner)
+        return self.look(operator.getitem, self._for_native(owner), self._for_native(index))
+
+    def _by_tensor(self, owner: Any, index: torch.Tensor) -> Any:
+        """A list or a tuple, indexed by a tensor: its value has to be known. It is if it was made of constants."""
+        if self.recorder.is_computed_from_constants(index) and not index.is_floating_point():
+            with self.recorder.auditor.unrecorded():
+                number = self.look(operator.index, index)
+            return self.subscript(owner, number)
+        raise Break(
+            "a list is indexed by the value of a tensor", "make one tensor of the list (torch.stack), and index that"
+        )
+
+    def _dict_item(self, owner: Any, key: Any) -> Any:
+        if not self._is_plain_key(key):
+            raise Break(f"a key of a dict is a {type(key).__qualname__}")
+        key = made_plain(key)
+        self.outside.key(owner, key)
+        if not dict.__contains__(owner, key):
+            missing = lookup(type(owner), "__missing__")
+            self.outside.class_attribute(type(owner), "__missing__", missing)
+            if is_python(missing):
+                return self.call(missing, [owner, key], {})
+            factory = getattr(owner, "default_factory", None) if isinstance(owner, collections.defaultdict) else None
+            if factory is not None and not (
+                isinstance(factory, type) and factory in (list, dict, set, int, float, str, tuple, bool)
+            ):
+                self.outside.writes(owner)
+                value = owner[key] = self.call_now(factory)
+                return value
+        return self.native(operator.getitem, owner, key)
+
+    def STORE_SUBSCR(self, frame: Frame, instruction: Instruction) -> None:
+        index, owner, value = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
+        self._store(owner, index, value)
+
+    def _store(self, owner: Any, index: Any, value: Any) -> None:
+        if isinstance(owner, torch.Tensor):
+            self.torch_call(operator.setitem, False, (owner, index, value), {})
+            return
+        found = lookup(type(owner), "__setitem__")
+        if is_python(found):
+            self.outside.class_attribute(type(owner), "__setitem__", found)
+            self.push_frame(found, [owner, index, value], {}, DISCARD)
+            return
+        self._changed_at(owner, index)
+        if isinstance(owner, dict):
+            self.outside.wrote(owner, made_plain(index))
+        elif type(index) is int and isinstance(owner, (list, collections.deque)):
+            self.outside.wrote(owner, index % len(owner) if owner else index)
+        else:
+            self.outside.shallow(owner)
+        if isinstance(owner, list) and type(index) is slice:
+            value = self.native_iterable(value)
+        self.native(operator.setitem, owner, made_plain(index), value)
+
+    def _changed_at(self, owner: Any, index: Any) -> None:
+        if isinstance(owner, dict):
+            if not self._is_plain_key(index):
+                raise Break(f"a key of a dict is a {type(index).__qualname__}")
+        elif isinstance(owner, (list, collections.deque)):
+            if isinstance(index, torch.Tensor):
+                raise Break("a list is indexed by the value of a tensor")
+            self.outside.length(owner)
+        elif self.outside.source(owner) is not None or type(owner).__module__ != "builtins":
+            raise Break(f"an item of a {type(owner).__qualname__} is set")
+
+    def DELETE_SUBSCR(self, frame: Frame, instruction: Instruction) -> None:
+        index, owner = frame.stack.pop(), frame.stack.pop()
+        found = lookup(type(owner), "__delitem__")
+        if is_python(found):
+            self.outside.class_attribute(type(owner), "__delitem__", found)
+            self.push_frame(found, [owner, index], {}, DISCARD)
+            return
+        self._changed_at(owner, index)
+        if isinstance(owner, dict):
+            index = made_plain(index)
+            self.outside.key(owner, index)
+        self.native(operator.delitem, owner, made_plain(index))
+
+
+_SIGNS: Final = dict(
+    zip(
+        BINARY_FUNCTIONS,
+        [
+            *("+", "&", "//", "<<", "@", "*", "%", "|", "** or pow()", ">>", "-", "/", "^"),
+            *("+=", "&=", "//=", "<<=", "@=", "*=", "%=", "|=", "**=", ">>=", "-=", "/=", "^="),
+        ],
+        strict=True,
+    )
+)

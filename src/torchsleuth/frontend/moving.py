@@ -1,0 +1,161 @@
+"""How frames move: a result that arrives, an exception that looks for its handler, an instruction run natively.
+
+Nothing but frames is known here: the interpreter, the calls that come from the cache and native continuation share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType, TracebackType
+from typing import Any, Final
+
+from torchsleuth.frontend.bytecode import qualified
+from torchsleuth.frontend.frames import DISCARD, ITERATE, NULL, SEND, Frame, Handled, Instead, plain
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a graph break runs natively: so many slots off the stack, and what it returns onto it."""
+
+    operands: int
+    run: Callable[..., Sequence[Any]]
+
+
+def _call(function: Any, args: Any, kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def called_at(frame: Frame) -> Callable[..., Any]:
+    """`call(function, args, kwargs)` as from this frame's line: whoever is called (`warnings.warn`) sees it there."""
+    code = _call.__code__.replace(  # type: ignore[call-arg]
+        co_filename=frame.code.co_filename,
+        co_name=frame.code.co_name,
+        co_qualname=qualified(frame.code),
+        co_firstlineno=frame.instruction.line - 1,
+        co_consts=(*_call.__code__.co_consts, _OURS),
+    )
+    return FunctionType(code, frame.globals)
+
+
+_OURS: Final = "a line of the user's that we call from"
+
+
+class Jump(tuple[Any, ...]):
+    """What an operation returns if its instruction jumps: the values that are pushed, on the way to its target."""
+
+
+def deliver(caller: Frame, outcome: str | Instead, result: Any, ended: bool) -> BaseException | None:
+    """Puts the result of a frame where the one that called it expects it.
+
+    `ended`: it was a generator, and has come to its end. Where nobody expects that, it is the StopIteration to raise.
+    """
+    if ended and outcome not in (ITERATE, SEND):
+        return StopIteration() if result is None else StopIteration(result)
+    if ended:
+        caller.stack.pop()
+        if outcome == SEND:
+            caller.stack.append(result)
+        jump(caller)
+    elif isinstance(outcome, Instead):
+        caller.stack.append(outcome.value)
+    elif outcome != DISCARD:
+        caller.stack.append(result)
+    return None
+
+
+def jump(frame: Frame) -> None:
+    """To where the instruction at work jumps."""
+    target = frame.instruction.target
+    assert target is not None
+    frame.place = target
+
+
+def perform(frame: Frame, operation: Operation) -> tuple[bool, BaseException | None]:
+    """Runs the instruction at work natively: whether it has jumped, and what it has raised."""
+    stack = frame.stack
+    begin = len(stack) - operation.operands
+    operands = [plain(value) for value in stack[begin:] if value is not NULL]
+    del stack[begin:]
+    frame.keywords = ()
+    try:
+        results = operation.run(*operands)
+    except BaseException as error:  # noqa: BLE001 - it goes to whoever handles it
+        return False, error
+    finally:
+        del operands
+    stack.extend(results)
+    if type(results) is Jump:
+        jump(frame)
+        return True, None
+    return False, None
+
+
+def is_handled(frames: Sequence[Frame]) -> bool:
+    """Whether any of these frames does something about an exception in its instruction at work."""
+    return any(frame.decoded.handler_at(frame.instruction.offset) is not None for frame in frames)
+
+
+def unwind(frames: list[Frame], base: int, error: BaseException) -> BaseException | None:
+    """Takes an exception to the innermost handler above `base`. If there is none: the exception, all frames gone."""
+    while len(frames) > base:
+        frame = frames[-1]
+        offset = frame.instruction.offset
+        handler = frame.decoded.handler_at(offset)
+        if handler is not None:
+            del frame.stack[handler.depth :]
+            if handler.keeps_place:
+                frame.stack.append(offset)
+            frame.stack.append(error)
+            frame.keywords = ()
+            frame.place = handler.target
+            return None
+        frames.pop()
+        if frame.generator is not None:
+            frame.generator.frame = None
+            if isinstance(error, StopIteration):
+                wrapped = RuntimeError("generator raised StopIteration")
+                wrapped.__cause__ = wrapped.__context__ = error
+                error = wrapped
+    return error
+
+
+def handled_now(frames: Sequence[Frame]) -> BaseException | None:
+    """The exception that the innermost of these frames that handles one is handling."""
+    for frame in reversed(frames):
+        for value in reversed(frame.stack):
+            if type(value) is Handled:
+                return value.current
+    return None
+
+
+def set_context(error: BaseException, handled: BaseException | None) -> None:
+    """An exception that is raised while another one is handled says so, without going round in circles."""
+    if handled is None or error is handled:
+        return
+    each: BaseException | None = handled
+    while each is not None:
+        if each.__context__ is error:
+            each.__context__ = None
+            break
+        each = each.__context__
+    error.__context__ = handled
+
+
+def note(error: BaseException, words: str) -> None:
+    """Adds a note to an exception, as tracebacks show it."""
+    error.add_note(words)  # type: ignore[attr-defined]
+
+
+def without_ours(trace: TracebackType | None, package: str) -> TracebackType | None:
+    """A traceback without the frames of our own files."""
+    kept = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(package) and _OURS not in code.co_consts:
+            kept.append(trace)
+        trace = trace.tb_next
+    tidy: TracebackType | None = None
+    for each in reversed(kept):
+        tidy = TracebackType(tidy, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return tidy

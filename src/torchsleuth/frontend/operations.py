@@ -1,0 +1,266 @@
+"""How each instruction that can break a graph is run natively, between two graphs.
+
+`OPERATIONS[name](frame, instruction)` is an `Operation`: so many operands off the stack, a function that gets them, and
+what it returns onto the stack; a `Jump`, if the instruction jumps.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any, Final
+
+from torchsleuth.frontend.bytecode import Instruction
+from torchsleuth.frontend.frames import NULL, Frame
+from torchsleuth.frontend.iterating import EXHAUSTED
+from torchsleuth.frontend.moving import Jump, Operation, called_at
+
+BINARY: Final = (
+    "add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv", "xor",
+)  # fmt: skip
+BINARY_FUNCTIONS: Final = tuple(getattr(operator, name) for name in BINARY) + tuple(
+    getattr(operator, "i" + name.rstrip("_")) for name in BINARY
+)
+COMPARE: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
+
+
+def _call(frame: Frame, instruction: Instruction) -> Operation:
+    names = frame.keywords
+    count = len(names)
+
+    call = called_at(frame)
+
+    def run(function: Any, *args: Any) -> tuple[Any, ...]:
+        if not count:
+            return (call(function, args, {}),)
+        return (call(function, args[:-count], dict(zip(names, args[-count:], strict=True))),)
+
+    return Operation(instruction.arg + 2, run)
+
+
+def _call_ex(frame: Frame, instruction: Instruction) -> Operation:
+    call = called_at(frame)
+    if instruction.arg & 1:
+        return Operation(4, lambda function, args, kwargs: (call(function, args, kwargs),))
+    return Operation(3, lambda function, args: (call(function, args, {}),))
+
+
+def _pop_jump(wanted: bool) -> Callable[[Frame, Instruction], Operation]:
+    def run(value: Any) -> Sequence[Any]:
+        return Jump() if bool(value) is wanted else ()
+
+    operation = Operation(1, run)
+    return lambda frame, instruction: operation
+
+
+def _jump_or_pop(wanted: bool) -> Callable[[Frame, Instruction], Operation]:
+    def run(value: Any) -> Sequence[Any]:
+        return Jump((value,)) if bool(value) is wanted else ()
+
+    operation = Operation(1, run)
+    return lambda frame, instruction: operation
+
+
+def _for_iter(frame: Frame, instruction: Instruction) -> Operation:
+    return _FOR_ITER
+
+
+def _next_or_jump(iterator: Any) -> Sequence[Any]:
+    value = next(iterator, EXHAUSTED)
+    return Jump() if value is EXHAUSTED else (iterator, value)
+
+
+_FOR_ITER: Final = Operation(1, _next_or_jump)
+
+
+def _send_or_jump(iterator: Any, value: Any) -> Sequence[Any]:
+    try:
+        result = next(iterator) if value is None else iterator.send(value)
+    except StopIteration as stop:
+        return Jump((stop.value,))
+    return (iterator, result)
+
+
+def _with(manager: Any) -> Sequence[Any]:
+    kind = type(manager)
+    enter, leave = kind.__enter__, kind.__exit__
+    return (MethodType(leave, manager), enter(manager))
+
+
+def _simple(operands: int, function: Callable[..., Any]) -> Callable[[Frame, Instruction], Operation]:
+    """An instruction that pushes one value."""
+    operation = Operation(operands, lambda *values: (function(*values),))
+    return lambda frame, instruction: operation
+
+
+def _named(operands: int, function: Callable[..., Sequence[Any]]) -> Callable[[Frame, Instruction], Operation]:
+    """An instruction with a name: the function gets it first."""
+    return lambda frame, instruction: Operation(operands, functools.partial(function, instruction.value))
+
+
+def _load_attr(name: str, owner: Any) -> Sequence[Any]:
+    return (getattr(owner, name),)
+
+
+def _load_method(name: str, owner: Any) -> Sequence[Any]:
+    return (NULL, getattr(owner, name))
+
+
+def _store_attr(name: str, value: Any, owner: Any) -> Sequence[Any]:
+    setattr(owner, name, value)
+    return ()
+
+
+def _delete_attr(name: str, owner: Any) -> Sequence[Any]:
+    delattr(owner, name)
+    return ()
+
+
+def _store_subscr(value: Any, owner: Any, index: Any) -> Sequence[Any]:
+    owner[index] = value
+    return ()
+
+
+def _delete_subscr(owner: Any, index: Any) -> Sequence[Any]:
+    del owner[index]
+    return ()
+
+
+def _format(frame: Frame, instruction: Instruction) -> Operation:
+    convert = (None, str, repr, ascii)[instruction.arg & 3]
+
+    def run(value: Any, spec: str = "") -> Sequence[Any]:
+        return (format(value if convert is None else convert(value), spec),)
+
+    return Operation(2 if instruction.arg & 4 else 1, run)
+
+
+def _unpack(frame: Frame, instruction: Instruction) -> Operation:
+    wanted = instruction.arg
+
+    def run(value: Any) -> Sequence[Any]:
+        found = []
+        for each in value:
+            found.append(each)
+            if len(found) > wanted:
+                raise ValueError(f"too many values to unpack (expected {wanted})")
+        if len(found) < wanted:
+            raise ValueError(f"not enough values to unpack (expected {wanted}, got {len(found)})")
+        return tuple(reversed(found))
+
+    return Operation(1, run)
+
+
+def _unpack_ex(frame: Frame, instruction: Instruction) -> Operation:
+    before, after = instruction.arg & 255, instruction.arg >> 8
+
+    def run(value: Any) -> Sequence[Any]:
+        found = list(value)
+        if len(found) < before + after:
+            raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(found)})")
+        end = len(found) - after
+        return tuple(reversed([*found[:before], found[before:end], *found[end:]]))
+
+    return Operation(1, run)
+
+
+def _import(frame: Frame, instruction: Instruction) -> Operation:
+    def run(level: int, names: Any) -> Sequence[Any]:
+        return (__import__(instruction.value, frame.globals, None, names, level),)
+
+    return Operation(2, run)
+
+
+def _import_from(name: str, module: Any) -> Sequence[Any]:
+    return (module, getattr(module, name))
+
+
+def _into_container(method: str) -> Callable[[Frame, Instruction], Operation]:
+    def make(frame: Frame, instruction: Instruction) -> Operation:
+        def run(container: Any, *rest: Any) -> Sequence[Any]:
+            *between, value = rest
+            getattr(container, method)(value)
+            return (container, *between)
+
+        return Operation(instruction.arg + 1, run)
+
+    return make
+
+
+def _map_add(frame: Frame, instruction: Instruction) -> Operation:
+    def run(container: Any, *rest: Any) -> Sequence[Any]:
+        *between, key, value = rest
+        container[key] = value
+        return (container, *between)
+
+    return Operation(instruction.arg + 2, run)
+
+
+def _merge(frame: Frame, instruction: Instruction) -> Operation:
+    def run(container: Any, *rest: Any) -> Sequence[Any]:
+        *between, value = rest
+        for key in list(value.keys()):
+            if type(key) is not str:
+                raise TypeError("keywords must be strings")
+            container[key] = value[key]
+        return (container, *between)
+
+    return Operation(instruction.arg + 1, run)
+
+
+def _build_map(frame: Frame, instruction: Instruction) -> Operation:
+    return Operation(2 * instruction.arg, lambda *values: (dict(zip(values[::2], values[1::2], strict=True)),))
+
+
+def _contains(frame: Frame, instruction: Instruction) -> Operation:
+    negate = bool(instruction.arg)
+    return Operation(2, lambda value, container: ((value in container) ^ negate,))
+
+
+OPERATIONS: Final[dict[str, Callable[[Frame, Instruction], Operation]]] = {
+    "CALL": _call,
+    "CALL_FUNCTION_EX": _call_ex,
+    "POP_JUMP_FORWARD_IF_FALSE": _pop_jump(False),
+    "POP_JUMP_BACKWARD_IF_FALSE": _pop_jump(False),
+    "POP_JUMP_FORWARD_IF_TRUE": _pop_jump(True),
+    "POP_JUMP_BACKWARD_IF_TRUE": _pop_jump(True),
+    "JUMP_IF_FALSE_OR_POP": _jump_or_pop(False),
+    "JUMP_IF_TRUE_OR_POP": _jump_or_pop(True),
+    "FOR_ITER": _for_iter,
+    "SEND": lambda frame, instruction: Operation(2, _send_or_jump),
+    "BEFORE_WITH": lambda frame, instruction: Operation(1, _with),
+    "GET_ITER": _simple(1, iter),
+    "GET_YIELD_FROM_ITER": _simple(1, iter),
+    "UNARY_NOT": _simple(1, operator.not_),
+    "UNARY_NEGATIVE": _simple(1, operator.neg),
+    "UNARY_POSITIVE": _simple(1, operator.pos),
+    "UNARY_INVERT": _simple(1, operator.invert),
+    "BINARY_SUBSCR": _simple(2, operator.getitem),
+    "BINARY_OP": lambda frame, instruction: Operation(2, lambda a, b: (BINARY_FUNCTIONS[instruction.arg](a, b),)),
+    "COMPARE_OP": lambda frame, instruction: Operation(
+        2, lambda a, b: (getattr(operator, COMPARE[instruction.value])(a, b),)
+    ),
+    "CONTAINS_OP": _contains,
+    "LOAD_ATTR": _named(1, _load_attr),
+    "LOAD_METHOD": _named(1, _load_method),
+    "STORE_ATTR": _named(2, _store_attr),
+    "DELETE_ATTR": _named(1, _delete_attr),
+    "STORE_SUBSCR": lambda frame, instruction: Operation(3, _store_subscr),
+    "DELETE_SUBSCR": lambda frame, instruction: Operation(2, _delete_subscr),
+    "FORMAT_VALUE": _format,
+    "UNPACK_SEQUENCE": _unpack,
+    "UNPACK_EX": _unpack_ex,
+    "IMPORT_NAME": _import,
+    "IMPORT_FROM": _named(1, _import_from),
+    "LIST_EXTEND": _into_container("extend"),
+    "SET_UPDATE": _into_container("update"),
+    "DICT_UPDATE": _into_container("update"),
+    "DICT_MERGE": _merge,
+    "SET_ADD": _into_container("add"),
+    "MAP_ADD": _map_add,
+    "BUILD_SET": lambda frame, instruction: Operation(instruction.arg, lambda *values: (set(values),)),
+    "BUILD_MAP": _build_map,
+    "GET_LEN": lambda frame, instruction: Operation(1, lambda value: (value, len(value))),
+}

@@ -1,0 +1,302 @@
+"""Leaving the interpreter: frames that go on natively, at the instruction where they stand.
+
+    finish(frames)                  runs what is left of each frame, innermost first, and returns the result
+    native_generator(frame)         a real generator that goes on where an interpreted one stopped
+
+All jumps of Python 3.11 are relative. So a function that resumes is the unchanged bytecode with a prologue in front: it
+restores cells, locals and stack, and jumps. Only the tables (who handles exceptions, which line is where) shift.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Sequence
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from torchsleuth.frontend.bytecode import exception_table
+from torchsleuth.frontend.frames import NULL, Frame, Generator, Handled, plain
+from torchsleuth.frontend.moving import deliver, without_ours
+
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+_OPCODES = dis.opmap
+_CACHES: Any = getattr(dis, "_inline_cache_entries", [])
+_VALUE, _NULL, _HANDLED = "value", "null", "handled"
+
+
+class _Handover(threading.local):
+    """Values on their way into a resumed frame. The prologue takes them before any code of the user's runs."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+
+_HANDOVER = _Handover()
+
+
+def _take() -> Any:
+    return _HANDOVER.values.pop()
+
+
+def finish(frames: list[Frame], error: BaseException | None = None) -> Any:
+    """Runs the frames to their end natively, innermost first. `error` is raised in the innermost one first."""
+    result: Any = None
+    while frames:
+        frame = frames.pop()
+        generator = frame.generator
+        outcome = frame.outcome
+        stopped = False
+        try:
+            if generator is not None:
+                result, stopped = _step_of_generator(generator, frame, error)
+            else:
+                result = resume(frame, error)
+            error = None
+        except BaseException as raised:  # noqa: BLE001 - it is raised in the frame that called this one
+            error = raised
+        if error is None and frames:
+            error = deliver(frames[-1], outcome, result, stopped)
+    if error is not None:
+        try:
+            raise error.with_traceback(without_ours(error.__traceback__, _OWN))
+        finally:
+            error = None
+    return result
+
+
+def _step_of_generator(generator: Generator, frame: Frame, error: BaseException | None) -> tuple[Any, bool]:
+    """Runs a generator that was at work until it yields (value, False) or returns (value, True)."""
+    generator.frame = None
+    generator.native = natively = _begun(frame, error, yields=True)
+    try:
+        return next(natively), False
+    except StopIteration as stop:
+        generator.native = None
+        return stop.value, True
+    except BaseException:
+        generator.native = None
+        raise
+
+
+def resume(frame: Frame, error: BaseException | None = None) -> Any:
+    """Runs what is left of this frame (not of a generator) and returns its result."""
+    return _begun(frame, error)
+
+
+def native_generator(frame: Frame) -> Any:
+    """A generator of Python's own that goes on where `frame`, suspended at a `yield` or not begun yet, stands."""
+    if frame.instruction.name == "RETURN_GENERATOR":
+        return _not_begun(frame)
+    generator = _begun(frame, None, yields=True, suspended=True)
+    next(generator)  # runs the prologue up to its own yield, where the next value sent arrives
+    return generator
+
+
+def _not_begun(frame: Frame) -> Any:
+    """A generator of the same function with the same arguments."""
+    code = frame.code
+    held = {**{name: cell.cell_contents for name, cell in frame.cells.items() if _is_full(cell)}, **frame.locals}
+    names = code.co_varnames
+    args = [plain(held[name]) for name in names[: code.co_argcount]]
+    rest = code.co_argcount + code.co_kwonlyargcount
+    kwargs = {name: plain(held[name]) for name in names[code.co_argcount : rest]}
+    if code.co_flags & inspect.CO_VARARGS:
+        args += held[names[rest]]
+        rest += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        kwargs.update(held[names[rest]])
+    closure = tuple(frame.cells[name] for name in code.co_freevars)
+    return FunctionType(code, frame.globals, code.co_name, None, closure)(*args, **kwargs)
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _begun(frame: Frame, error: BaseException | None, *, yields: bool = False, suspended: bool = False) -> Any:
+    """Calls what resumes `frame`: its result, or the generator."""
+    code = frame.code
+    while frame.keywords and error is None and frame.instructions[frame.place].name != "KW_NAMES":
+        frame.place -= 1  # they belong to the call that follows, and are named again
+    own = {name: cell for name, cell in frame.cells.items() if name in code.co_cellvars}
+    kinds = tuple(_NULL if v is NULL else _HANDLED if type(v) is Handled else _VALUE for v in frame.stack)
+    place = frame.place if error is None else max(frame.place - 1, 0)
+    first = code.co_varnames[: min(code.co_argcount, 1)]
+    resumed = resuming_code(
+        code,
+        frame.instructions[place].offset,
+        frame.instructions[place].line,
+        frame.instructions[max(frame.place - 1, 0)].offset,
+        (*frame.locals, *own),
+        kinds,
+        error is not None,
+        yields,
+        suspended,
+        all(name in frame.locals or name in own for name in first),
+    )
+    values = [*map(plain, frame.locals.values()), *own.values()]
+    values += [v.current if type(v) is Handled else plain(v) for v in frame.stack if v is not NULL]
+    if error is not None:
+        values.append(error)
+    _HANDOVER.values.extend(reversed(values))
+    closure = tuple(frame.cells[name] for name in code.co_freevars)
+    function = FunctionType(resumed, frame.globals, code.co_name, None, closure)
+    arguments = [plain(frame.locals.get(name)) for name in first]
+    # Whoever is dropped by the resumed code has to be gone then: nothing of it is held here.
+    values.clear()
+    frame.stack.clear()
+    frame.locals.clear()
+    del error
+    return function(*arguments)
+
+
+@functools.lru_cache(maxsize=4096)
+def resuming_code(
+    code: CodeType,
+    offset: int,
+    line: int,
+    last: int,
+    names: tuple[str, ...],
+    stack: tuple[str, ...],
+    raising: bool,
+    yields: bool,
+    suspended: bool,
+    has_first: bool,
+) -> CodeType:
+    """`code` behind a prologue that restores `names` and the stack and goes on at `offset`, or raises there.
+
+    A generator (`yields`) that is `suspended` yields once in its prologue; what is sent then is what its own `yield`,
+    the instruction at `last`, returns. The first argument stays one, for the sake of `super()`; unless it `has_first`,
+    the local has been deleted.
+    """
+    slots = _slots(code)
+    take = len(code.co_consts)
+    get = _one("PUSH_NULL") + _one("LOAD_CONST", take) + _one("PRECALL", 0) + _one("CALL", 0)
+    prologue = _one("COPY_FREE_VARS", len(code.co_freevars)) if code.co_freevars else b""
+    if yields:
+        prologue += _one("RETURN_GENERATOR") + _one("POP_TOP")
+    prologue += _one("RESUME", 0)
+    if code.co_argcount and not has_first:
+        prologue += _one("DELETE_FAST", 0)
+    for name in names:
+        prologue += get + _one("STORE_FAST", slots[name])
+    for kind in stack:
+        if kind == _NULL:
+            prologue += _one("PUSH_NULL")
+        else:
+            prologue += get
+            if kind == _HANDLED:
+                prologue += _one("PUSH_EXC_INFO") + _one("POP_TOP")
+    guarded: tuple[int, int, int] | None = None  # from, to (in the prologue), whose handler is meant (in the code)
+    marked: int | None = None
+    if raising:
+        prologue += get
+        marked = len(prologue)
+        prologue += _one("RAISE_VARARGS", 1)
+        guarded = (marked, len(prologue), offset)
+        prologue += _one("NOP")
+    elif suspended:
+        prologue += _one("LOAD_CONST", take + 1)
+        begin = len(prologue)
+        prologue += _one("YIELD_VALUE")
+        guarded = (begin, len(prologue) + 2, last)
+        prologue += _one("RESUME", 1) + _one("JUMP_FORWARD", offset // 2)
+    else:
+        prologue += _one("JUMP_FORWARD", offset // 2)
+    size = len(prologue)
+    table = [(s + size, e + size, t + size, depth, place) for s, e, t, depth, place in exception_table(code)]
+    if guarded is not None:
+        begin, end, meant = guarded
+        handler = next((entry for entry in exception_table(code) if entry[0] <= meant < entry[1]), None)
+        if handler is not None:
+            table.insert(0, (begin, end, handler[2] + size, handler[3], handler[4]))
+    return code.replace(  # type: ignore[call-arg]
+        co_code=prologue + code.co_code,
+        co_consts=(*code.co_consts, _take, None),
+        co_argcount=min(code.co_argcount, 1),
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_flags=code.co_flags & ~0x0C,
+        co_stacksize=code.co_stacksize + 6,
+        co_linetable=_lines(size // 2, None if marked is None else marked // 2, line - code.co_firstlineno)
+        + code.co_linetable,
+        co_exceptiontable=b"".join(_entry(*entry) for entry in table),
+    )
+
+
+def _slots(code: CodeType) -> dict[str, int]:
+    """Where each local, cell and free variable lies in a frame."""
+    slots: dict[str, int] = {}
+    name_at = code._varname_from_oparg  # type: ignore[attr-defined]
+    for number in range(len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)):
+        try:
+            slots.setdefault(name_at(number), number)
+        except IndexError:
+            break
+    return slots
+
+
+def _one(name: str, arg: int = 0) -> bytes:
+    """One instruction with its prefixes and caches."""
+    code = b"".join(bytes([_OPCODES["EXTENDED_ARG"], arg >> shift & 255]) for shift in (24, 16, 8) if arg >> shift)
+    return code + bytes([_OPCODES[name], arg & 255]) + b"\0\0" * int(_CACHES[_OPCODES[name]])
+
+
+def _entry(start: int, end: int, target: int, depth: int, keeps_place: bool) -> bytes:
+    """One entry of an exception table."""
+    return (
+        _big_endian(start // 2, first=True)
+        + _big_endian((end - start) // 2)
+        + _big_endian(target // 2)
+        + _big_endian(depth << 1 | keeps_place)
+    )
+
+
+def _big_endian(value: int, first: bool = False) -> bytes:
+    digits = [value & 63]
+    while value := value >> 6:
+        digits.insert(0, value & 63)
+    head: Sequence[int] = [digit | 64 for digit in digits[:-1]]
+    out = [*head, digits[-1]]
+    if first:
+        out[0] |= 128
+    return bytes(out)
+
+
+def _lines(units: int, marked: int | None, delta: int) -> bytes:
+    """The line table of a prologue: no line, but for the raising instruction, which stands in the user's line."""
+    if marked is None:
+        return _nowhere(units)
+    return (
+        _nowhere(marked)
+        + bytes([0x80 | 13 << 3]) + _signed(delta)
+        + bytes([0x80 | 13 << 3]) + _signed(-delta)
+        + _nowhere(units - marked - 2)
+    )  # fmt: skip
+
+
+def _nowhere(units: int) -> bytes:
+    out = b""
+    while units > 0:
+        now = min(units, 8)
+        out += bytes([0x80 | 15 << 3 | now - 1])
+        units -= now
+    return out
+
+
+def _signed(value: int) -> bytes:
+    value = -value << 1 | 1 if value < 0 else value << 1
+    out = []
+    while value >= 64:
+        out.append(value & 63 | 64)
+        value >>= 6
+    return bytes([*out, value])
