@@ -14,7 +14,8 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,6 +67,21 @@ def give(console: Console, command: Callable[[], Answer], *, as_json: bool) -> i
         console.print(Text.assemble("\nNext: ", (clean(answer.next), "bold")), soft_wrap=True, highlight=False)
 
     return _print(console, show, answer.code)
+
+
+@contextmanager
+def stdout_apart() -> Iterator[None]:
+    """What is printed in this process goes to stderr: stdout is for the answer."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+        sys.stdout.flush()
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def after(error: SleuthError) -> str:

@@ -23,14 +23,17 @@ from torchsleuth import __version__
 from torchsleuth.case.stores.garbage import YOUNG
 from torchsleuth.case.words.wording import clean
 from torchsleuth.cli import (
+    breaks as breaks_command,
     cases,
     demo as demo_command,
     doctor as doctor_command,
     export as export_command,
     minify as minify_command,
+    records,
     replay as replay_command,
     run as run_command,
     verify as verify_command,
+    witness as witness_command,
 )
 from torchsleuth.cli.answers import Answer, after, give
 from torchsleuth.cli.minify_wanted import Wanted
@@ -170,6 +173,62 @@ def run_program(
     raise typer.Exit(run_command.run(err, asked))
 
 
+@command()
+def breaks(
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT[:FUNCTION]",
+            help="A script, and a function, Class.method or module in it. Without: whatever it compiles.",
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="What the script is given. Put -- before options.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many calls of each function are looked at. Default: 4.")
+    ] = None,
+    dynamo: Annotated[bool, typer.Option("--dynamo/--no-dynamo", help="Ask Dynamo, too.")] = True,
+    json: AsJson = False,
+) -> None:
+    """Run a script, and say where its graphs break, why, and what to change. 0: nowhere. 1: there are breaks."""
+    asked = breaks_command.Asked(script, tuple(arguments or ()), limit, dynamo)
+    raise typer.Exit(give(out, lambda: breaks_command.breaks(err, asked, width=out.width, as_json=json), as_json=json))
+
+
+@command()
+def witness(
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT[:FUNCTION]",
+            help="A script, and a function, Class.method or module in it; or the first that it compiles.",
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="The arguments of the script.")
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="A backend of torch.compile, or module:function.")
+    ] = "inductor",
+    call: Annotated[int, typer.Option(min=1, metavar="N", help="Which call of the function is examined.")] = 1,
+    dynamic: Annotated[
+        bool | None, typer.Option("--dynamic/--no-dynamic", help="Sizes are symbolic. Default: as the script compiles.")
+    ] = None,
+    deadline: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="Stop a run then; that is its outcome. Isolated only.")
+    ] = witness_command.DEADLINE,
+    isolate: Annotated[
+        bool, typer.Option("--isolate/--no-isolate", help="In a process of its own, so that its death is an outcome.")
+    ] = True,
+    steps: Annotated[str | None, typer.Option(hidden=True)] = None,
+    json: AsJson = False,
+) -> None:
+    """Dynamo, the backend, or we? Run one call in eager, by torch.compile, and by our own front end, and compare."""
+    asked = witness_command.Asked(script, tuple(arguments or ()), backend, call, dynamic, deadline, isolate, steps)
+    raise typer.Exit(witness_command.run(out, err, asked, as_json=json))
+
+
 @command("list")
 def list_cases(
     whole: Annotated[bool, typer.Option("--all", help="Also graphs that are there only for others' history.")] = False,
@@ -191,6 +250,8 @@ def show(
     """Show a case: its graph as code, inputs, failure, and circumstances. Nothing of it is run."""
 
     def answer() -> Answer:
+        if records.is_record(case):
+            return records.show(case, whole=whole, traceback=traceback)
         return cases.show(case, store, width=out.width, whole=whole, traceback=traceback)
 
     raise typer.Exit(give(out, answer, as_json=json))
@@ -225,6 +286,8 @@ def replay(
     """Compile and run a case again. 1: the failure is there, 0: it is not, 2: it cannot be run here, 3: our fault."""
     asked = Asked(case, store, compiler, accuracy, trust, deadline, memory, with_history, match)
     answer = lambda: replay_command.replay(err, asked, runner=runner, times=times, as_json=json)  # noqa: E731
+    if records.is_record(case):
+        answer = lambda: records.replay(case, trust=trust)  # noqa: E731
     raise typer.Exit(give(out, answer, as_json=json))
 
 

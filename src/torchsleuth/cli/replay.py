@@ -6,8 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from torchsleuth.case.signatures import Match
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Store
 from torchsleuth.cli import progress
-from torchsleuth.cli.answers import Answer
+from torchsleuth.cli.answers import Answer, stdout_apart
 from torchsleuth.errors import SleuthError
 from torchsleuth.outcome import Broken, Outcome, Unrunnable, Word, to_data
 from torchsleuth.report.outcome import render_outcome
@@ -116,7 +115,7 @@ def replay(err: Console, asked: Asked, *, runner: Where = Where.FRESH, times: in
             cause="--deadline and --memory need a process of its own",
             remedy="leave them out, or leave out --runner in-process",
         )
-    with make_runner(runner) as running, _stdout_apart(runner):
+    with make_runner(runner) as running, stdout_apart() if runner is Where.IN_PROCESS else nullcontext():
         with progress.shown(err, quiet=as_json) as told:
             outcome = ask(running, query, told)
         verdict = verdict_of(outcome, signature, match)
@@ -131,23 +130,6 @@ def replay(err: Console, asked: Asked, *, runner: Where = Where.FRESH, times: in
     there = rate.same > 0 if rate is not None else verdict.value == "same"
     code = 3 if isinstance(outcome, Broken) else 2 if isinstance(outcome, Unrunnable) else int(there)
     return Answer(_data(outcome, verdict, rate, found), shown, _next(asked, found, outcome, code), code)
-
-
-@contextmanager
-def _stdout_apart(runner: Where) -> Iterator[None]:
-    """What a graph prints in this process goes to stderr: stdout is for the answer."""
-    if runner is not Where.IN_PROCESS:
-        yield
-        return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        yield
-        sys.stdout.flush()
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 def make_runner(kind: Where) -> Runner:
