@@ -1,0 +1,636 @@
+"""`witness`: three runs of one call, and who is at fault; with faults planted in each of those who can be."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch._inductor import config as inductor_config
+
+from torchsleuth import torch_compat
+from torchsleuth.errors import SleuthError
+from torchsleuth.frontend import witness as module
+from torchsleuth.frontend.aligning import Difference, Kind, align, described
+from torchsleuth.frontend.capturing import capture
+from torchsleuth.frontend.deciding import AOT, BEHIND_AOT
+from torchsleuth.frontend.testimony import Blame, Standing, Way
+from torchsleuth.frontend.witness import Untold, witness
+from torchsleuth.outcome import Crashed, Outcome, Stage, TimedOut
+
+if TYPE_CHECKING:
+    from torchsleuth.frontend.testimony import Testimony
+
+X = torch.linspace(-1.0, 1.0, 6).reshape(2, 3)
+Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    yield
+    torch.compiler.reset()
+
+
+def step(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x + 1) * 2
+
+
+# ---- backends and front ends with faults ---------------------------------------------------------------------
+
+
+def off_by(amount: float) -> Backend:
+    """A backend whose first output is wrong."""
+
+    def wrong(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            first, *others = gm(*inputs)
+            return (first + amount, *others)
+
+        return run
+
+    return wrong
+
+
+def refuses(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    raise NotImplementedError("relu is not lowered")
+
+
+def stumbles(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def run(*inputs: Any) -> Any:
+        raise ZeroDivisionError("the kernel divides by zero")
+
+    return run
+
+
+def is_dynamos(gm: fx.GraphModule) -> bool:
+    return next(node.name for node in gm.graph.nodes if node.op == "placeholder").startswith("l_")
+
+
+def stumbles_over_dynamos(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    return off_by(1.0)(gm, example_inputs) if is_dynamos(gm) else gm.forward
+
+
+def plain(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    return gm.forward
+
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def dynamo_is(wrap: Wrap, monkeypatch: pytest.MonkeyPatch, *, but_with_eager: bool = False) -> None:
+    """From now on, what Dynamo gives is wrapped."""
+    compiled = module.with_dynamo
+
+    def with_dynamo(fn: Any, backend: Any, dynamic: bool | None) -> Callable[..., Any]:
+        right = compiled(fn, backend, dynamic)
+        return right if but_with_eager and backend.__name__ == "eager" else wrap(right)
+
+    monkeypatch.setattr(module, "with_dynamo", with_dynamo)
+
+
+def ours_is(wrap: Wrap, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """From now on, our own front end captures something else."""
+
+    def with_ours(fn: Any, backend: Any, dynamic: bool | None) -> Any:
+        return capture(wrap(fn), backend, **options)
+
+    monkeypatch.setattr(module, "with_ours", with_ours)
+
+
+def plus(amount: float) -> Wrap:
+    return lambda fn: lambda *args, **kwargs: fn(*args, **kwargs) + amount
+
+
+def standings(testimony: Testimony) -> list[tuple[str, str]]:
+    return [(run.name, run.standing.value) for run in testimony.runs]
+
+
+# ---- verdicts ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", plain])
+def test_nobody_is_wrong(backend: Any) -> None:
+    found = witness(step, (X,), backend)
+    assert found.blame is Blame.NOBODY, found.reason
+    assert [run.standing for run in found.runs] == [Standing.RIGHT] * 3
+    assert not found.somebody_is_wrong
+    assert not found.no_witness
+    assert found.difference.alike
+
+
+def test_a_backend_that_computes_something_else_is_at_fault() -> None:
+    """Covers: U21, F9"""
+    found = witness(step, (X,), off_by(0.5))
+    assert found.blame is Blame.BACKEND, found.reason
+    assert found.part == BEHIND_AOT
+    assert found.somebody_is_wrong
+    assert standings(found)[1:] == [
+        ("Dynamo with wrong", "wrong"),
+        ("torchsleuth with wrong", "wrong"),
+        ("torchsleuth with eager", "right"),
+        ("torchsleuth with aot_eager", "right"),
+    ]
+    assert "give the same wrong result" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"), [(refuses, "relu is not lowered"), (stumbles, "the kernel divides by zero")]
+)
+def test_a_backend_that_raises_is_at_fault(backend: Backend, words: str) -> None:
+    """Covers: U21, F5"""
+    found = witness(step, (X,), backend)
+    assert found.blame is Blame.BACKEND, found.reason
+    assert words in found.dynamo.words
+    assert words in found.ours.words
+    assert "fail alike" in found.reason
+
+
+def test_what_is_wrong_with_aot_eager_too_is_in_aot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: U21"""
+    find = torch_compat.find_backend
+    monkeypatch.setattr(torch_compat, "find_backend", lambda name: off_by(1.0) if name == "aot_eager" else find(name))
+    behind = witness(step, (X,), off_by(1.0))
+    itself = witness(step, (X,), "aot_eager")
+    other = witness(step, (X,), off_by(2.0))
+    assert (behind.blame, behind.part) == (Blame.BACKEND, AOT)
+    assert (itself.blame, itself.part) == (Blame.BACKEND, AOT)
+    assert (other.blame, other.part) == (Blame.BACKEND, "")  # two faults: which one it is, nobody knows
+
+
+def test_a_wrong_dynamo_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: U21"""
+    dynamo_is(plus(1.0), monkeypatch)
+    found = witness(step, (X,), "aot_eager")
+    assert found.blame is Blame.FRONT_END, found.reason
+    assert "with no compiler behind it" in found.reason
+    assert "our own front end is right" in found.reason
+    assert standings(found)[1:] == [
+        ("Dynamo with aot_eager", "wrong"),
+        ("torchsleuth with aot_eager", "right"),
+        ("Dynamo with eager", "wrong"),
+    ]
+
+
+def test_a_dynamo_that_raises_while_compiling_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: U21"""
+
+    def cannot(fn: Any) -> Any:
+        raise RuntimeError("this bytecode is not known")
+
+    dynamo_is(cannot, monkeypatch)
+    found = witness(step, (X,), "eager")
+    assert found.blame is Blame.FRONT_END
+    assert "raises RuntimeError: this bytecode is not known" in found.reason
+
+
+def test_a_dynamo_that_gives_a_right_graph_wrongly_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With "eager" it is right, and the backend is right with its graphs: there is only one left."""
+    dynamo_is(plus(1.0), monkeypatch, but_with_eager=True)
+    found = witness(step, (X,), "aot_eager")
+    assert found.blame is Blame.FRONT_END, found.reason
+    assert "it is in what goes with them" in found.reason
+    assert [run.way for run in found.further] == [Way.DYNAMO, Way.GRAPHS]
+
+
+def test_a_backend_that_stumbles_over_dynamos_graphs_alone_is_at_fault() -> None:
+    """Covers: U21"""
+    found = witness(step, (X,), stumbles_over_dynamos)
+    assert found.ours.standing is Standing.RIGHT
+    assert found.blame is Blame.BACKEND, found.reason
+    assert "our graphs do not set it off" in found.reason
+    assert standings(found)[3:] == [
+        ("Dynamo with eager", "right"),
+        ("Dynamo's graphs alone with stumbles_over_dynamos", "wrong"),
+    ]
+
+
+def test_graphs_that_fail_otherwise_without_dynamo_prove_nothing() -> None:
+    """What we do to them may be at fault, so nobody is accused."""
+    seen: list[fx.GraphModule] = []
+
+    def changes_its_mind(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        seen.extend([gm] * is_dynamos(gm))
+        return refuses(gm, example_inputs) if len(seen) > 1 else stumbles_over_dynamos(gm, example_inputs)
+
+    found = witness(step, (X,), changes_its_mind)
+    assert found.blame is Blame.UNCLEAR, found.reason
+    assert "given Dynamo's graphs without Dynamo, changes_its_mind raises NotImplementedError" in found.reason
+
+
+def test_our_own_fault_is_said_to_be_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours_is(plus(1.0), monkeypatch)
+    found = witness(step, (X,), "aot_eager")
+    assert found.blame is Blame.OURS
+    assert "a bug of torchsleuth" in found.reason
+    assert found.somebody_is_wrong
+
+
+def test_our_fault_with_one_backend_alone_is_ours_as_well() -> None:
+    def stumbles_over_ours(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return gm.forward if is_dynamos(gm) else off_by(1.0)(gm, example_inputs)
+
+    found = witness(step, (X,), stumbles_over_ours)
+    assert found.blame is Blame.OURS
+    assert "Run as they are, our graphs are right" in found.reason
+
+
+def test_two_that_are_wrong_in_two_ways_make_it_unclear(monkeypatch: pytest.MonkeyPatch) -> None:
+    dynamo_is(plus(1.0), monkeypatch)
+    ours_is(plus(2.0), monkeypatch)
+    found = witness(step, (X,), "aot_eager")
+    assert found.blame is Blame.UNCLEAR
+    assert "not alike" in found.reason
+    assert found.somebody_is_wrong
+
+
+def test_two_that_are_wrong_alike_without_a_compiler_make_it_unclear(monkeypatch: pytest.MonkeyPatch) -> None:
+    dynamo_is(plus(1.0), monkeypatch)
+    ours_is(plus(1.0), monkeypatch)
+    for backend in ("eager", "aot_eager"):
+        found = witness(step, (X,), backend)
+        assert found.blame is Blame.UNCLEAR, found.reason
+
+
+def test_a_backend_whose_wrong_results_are_never_the_same_is_at_fault() -> None:
+    """With "eager" both are right, so it is what they share, though they do not fail alike."""
+    amounts = iter(range(1, 10_000))
+    found = witness(step, (X,), lambda gm, inputs: off_by(float(next(amounts)))(gm, inputs))
+    assert found.blame is Blame.BACKEND
+    assert "not alike" in found.reason
+    assert "and right with eager" in found.reason
+
+
+def test_who_runs_natively_is_no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    dynamo_is(plus(1.0), monkeypatch, but_with_eager=True)
+    ours_is(lambda fn: fn, monkeypatch, limit=0)
+    found = witness(step, (X,), "aot_eager")
+    assert found.ours.standing is Standing.RIGHT
+    assert found.blame is Blame.UNCLEAR
+    assert "no witness: it ran natively" in found.reason
+
+
+def test_a_wrong_dynamo_is_at_fault_without_a_witness_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the backend "eager" there is nobody else."""
+    dynamo_is(plus(1.0), monkeypatch)
+    ours_is(lambda fn: fn, monkeypatch, limit=0)
+    found = witness(step, (X,), "aot_eager")
+    assert found.blame is Blame.FRONT_END
+    assert "no witness: it ran natively" in found.reason
+
+
+# ---- eager is the measure ------------------------------------------------------------------------------------
+
+
+def test_where_eager_fails_there_is_nothing_to_go_by() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(7)
+
+    found = witness(fails, (X,), "eager")
+    assert found.blame is Blame.UNCLEAR
+    assert "eager itself fails" in found.reason
+    assert "shape '[7]' is invalid for input of size 6" in found.reason
+    assert not found.somebody_is_wrong
+
+
+def test_what_does_not_repeat_itself_is_no_measure() -> None:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return x + int.from_bytes(os.urandom(2), "big")
+
+    found = witness(noisy, (X,), "eager")
+    assert found.blame is Blame.UNCLEAR
+    assert "does not repeat itself" in found.reason
+
+
+def test_rounding_is_nobodys_fault() -> None:
+    """Covers: U12"""
+
+    def rounds_otherwise(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return lambda *inputs: [gm.double()(*(each.double() for each in inputs))[0].float()]
+
+    x = torch.randn(64, 64)
+    found = witness(lambda x: torch.softmax(x @ x, 0).sum(1), (x,), rounds_otherwise)
+    assert found.dynamo.standing is Standing.NOISE, found.dynamo.words
+    assert found.blame is Blame.NOBODY
+    assert "up to rounding" in found.reason
+
+
+def test_random_numbers_are_the_same_in_each_run() -> None:
+    """Covers: U10"""
+    net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5))
+    states = torch.get_rng_state(), random.getstate()
+    for backend in ("eager", "aot_eager"):
+        found = witness(net, (X,), backend)
+        assert found.blame is Blame.NOBODY, found.reason
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    found = witness(net, (X,), off_by(0.5), backward=False)
+    assert found.blame is Blame.BACKEND
+
+
+# ---- results, and what is put back ---------------------------------------------------------------------------
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.calls = 0
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(1)
+        self.calls += 1
+        x.mul_(2)
+        return self.linear(x) + self.seen
+
+
+def test_each_run_begins_with_the_same_state_and_nothing_is_left_changed() -> None:
+    """Covers: F6"""
+    net, x = Counts(), X.clone()
+    net.linear.weight.grad = torch.ones(3, 3)
+    found = witness(net, (x,), "aot_eager")
+    assert found.blame is Blame.NOBODY, found.reason
+    assert found.eager.results is not None
+    assert torch.equal(found.eager.results.buffers["seen"], torch.tensor(1.0))
+    assert torch.equal(found.eager.results.inputs[0], X * 2)
+    assert torch.equal(x, X)
+    assert (net.seen.item(), net.calls) == (0.0, 0)
+    assert torch.equal(net.linear.weight.grad, torch.ones(3, 3))
+
+
+def test_a_backend_that_loses_a_write_is_at_fault() -> None:
+    def on_copies(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return lambda *inputs: gm(*(each.clone() for each in inputs))
+
+    def doubles(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x.sum()
+
+    found = witness(doubles, (X.clone(),), on_copies)
+    assert found.blame is Blame.BACKEND
+    assert "inputs[0]" in found.dynamo.words
+
+
+def test_a_gradient_that_is_wrong_is_wrong() -> None:
+    def doubles_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return lambda *inputs: tuple(2 * each - each.detach() for each in gm(*inputs))
+
+    x = X.clone().requires_grad_()
+    found = witness(torch.sin, (x,), doubles_gradients)
+    assert found.blame is Blame.BACKEND
+    assert "input_grads[0]" in found.dynamo.words
+    assert witness(torch.sin, (x,), doubles_gradients, backward=False).blame is Blame.NOBODY
+
+
+def test_where_only_the_backward_fails_in_eager_gradients_are_left_out() -> None:
+    def spoilt(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        z = y * 1
+        y.add_(1)
+        return y.sum() + z.sum()
+
+    found = witness(spoilt, (X.clone().requires_grad_(),), "eager")
+    assert found.blame is Blame.NOBODY, found.reason
+    assert "gradients are not compared" in found.notes[0]
+
+
+def test_what_python_code_changes_is_put_back_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: F6"""
+    log: list[Any] = []
+
+    def logs(x: torch.Tensor) -> torch.Tensor:
+        log.append(x.shape[0])
+        return x + 1
+
+    assert witness(logs, (X,), "eager").blame is Blame.NOBODY
+    assert log == []
+    dynamo_is(lambda fn: lambda x: x + 1, monkeypatch)
+    found = witness(logs, (X,), "eager")
+    assert found.blame is Blame.FRONT_END
+    assert found.dynamo.words == "log[0] is left as it was; eager makes it 2"
+    assert log == []
+
+
+def test_what_comes_back_may_be_what_is_put_back() -> None:
+    log: list[Any] = []
+    seen = torch.zeros(3)
+
+    def logs(x: torch.Tensor, table: dict[str, Any]) -> Any:
+        log.append(x)
+        table["sum"] = x.sum()
+        seen.add_(1)
+        return log, table, seen
+
+    found = witness(logs, (X, {"a": 1}), "eager")
+    assert found.blame is Blame.NOBODY, found.reason
+    assert found.eager.results is not None
+    output = found.eager.results.output
+    assert (len(output[0]), list(output[1]), output[2].tolist()) == (1, ["a", "sum"], [1.0, 1.0, 1.0])
+    assert log == []
+    assert seen.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_what_is_printed_is_heard_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def prints(x: torch.Tensor) -> torch.Tensor:
+        print("here")
+        return x + 1
+
+    assert witness(prints, (X,), "eager").blame is Blame.NOBODY
+    assert capsys.readouterr().out == "here\n"
+
+
+def test_it_takes_keyword_arguments_and_what_was_compiled_already() -> None:
+    @torch.compile(backend=refuses)
+    def scaled(x: torch.Tensor, *, by: float, and_add: torch.Tensor) -> torch.Tensor:
+        return x * by + and_add
+
+    found = witness(scaled, (X,), "aot_eager", kwargs={"by": 3.0, "and_add": X})
+    assert found.blame is Blame.NOBODY, found.reason
+
+
+def test_sizes_can_be_symbolic() -> None:
+    found = witness(lambda x: x.view(-1) * x.shape[0], (X,), "aot_eager", dynamic=True)
+    assert found.blame is Blame.NOBODY, found.reason
+    assert any("[s" in node.shape for graph in found.difference.dynamo for node in graph.nodes)
+
+
+def test_a_function_that_was_compiled_before_can_be_compiled_afterwards() -> None:
+    """Covers: F11"""
+    compiled = torch.compile(step, backend="eager")
+    before = compiled(X)
+    witness(step, (X,), off_by(1.0))
+    assert torch.equal(compiled(X), before)
+
+
+def test_a_backend_that_nobody_knows_is_an_error() -> None:
+    with pytest.raises(SleuthError, match="there is no backend 'inducto'"):
+        witness(step, (X,), "inducto")
+
+
+# ---- steps ---------------------------------------------------------------------------------------------------
+
+
+class Told(Untold):
+    """Notes the steps, and knows of deaths."""
+
+    def __init__(self, **deaths: Outcome) -> None:
+        self.steps: list[str] = []
+        self.deaths = {name.replace("_", " "): outcome for name, outcome in deaths.items()}
+
+    def died(self, step: str) -> Outcome | None:
+        return self.deaths.get(step)
+
+    @contextlib.contextmanager
+    def at(self, step: str) -> Iterator[None]:
+        self.steps.append(step)
+        yield
+
+
+def test_a_run_in_which_the_process_died_is_not_made_again() -> None:
+    """Covers: U19"""
+    died = Crashed(Stage.RUN, signal=11)
+    told = Told(Dynamo_with_plain=died, torchsleuth_with_plain=died)
+    found = witness(step, (X,), plain, steps=told)
+    assert found.blame is Blame.BACKEND, found.reason
+    assert found.part == BEHIND_AOT
+    assert found.dynamo.words == "crashed with SIGSEGV"
+    assert told.steps == ["eager", "torchsleuth with eager", "torchsleuth with aot_eager", "Dynamo with eager"]
+    assert found.difference.alike  # the graphs are known all the same, from the runs with "eager"
+    assert found.difference.ours
+
+
+def test_a_hang_of_one_front_end_alone_is_its_own() -> None:
+    """Covers: U19"""
+    hang = TimedOut(Stage.DYNAMO, deadline=3)
+    told = Told(Dynamo_with_plain=hang, Dynamo_with_eager=hang)
+    found = witness(step, (X,), plain, steps=told)
+    assert found.blame is Blame.FRONT_END
+    assert "timed out after 3 s (dynamo)" in found.reason
+
+
+# ---- the graphs ----------------------------------------------------------------------------------------------
+
+
+def aligned(ours: Callable[..., Any], dynamo: Callable[..., Any], *inputs: torch.Tensor) -> Difference:
+    return align(*([described(fx.symbolic_trace(fn), inputs)] for fn in (ours, dynamo)))
+
+
+def kinds(difference: Difference) -> list[str]:
+    return [row.kind.value for row in difference.rows]
+
+
+def test_another_spelling_of_an_operation_is_alike() -> None:
+    def methods(x: Any, y: Any) -> Any:
+        return x.add(y).mul(2).div(3).relu()
+
+    def functions(x: Any, y: Any) -> Any:
+        return torch.relu(operator.truediv(torch.multiply(x + y, 2), 3))
+
+    difference = aligned(methods, functions, X, X)
+    assert difference.alike
+    assert kinds(difference) == ["spelled otherwise"] * 4
+    assert kinds(aligned(methods, methods, X, X)) == ["same"] * 4
+
+
+def test_in_place_is_another_operation_and_gives_back_what_it_wrote_to() -> None:
+    def returned(x: Any) -> Any:
+        return x.add_(1).mul(2)
+
+    def dropped(x: Any) -> Any:
+        x.add_(1)
+        return x.mul(2)
+
+    assert aligned(returned, dropped, X).alike
+    assert not aligned(returned, lambda x: x.add(1).mul(2), X).alike
+
+
+def test_what_differs_is_said() -> None:
+    difference = aligned(lambda x: (x.sum(0) + 1).relu(), lambda x: (x.sum(1) + 2).relu(), X)
+    assert [row.why for row in difference.rows] == [
+        "ours is f32[3], Dynamo's f32[2]; ours takes 0, Dynamo 1",
+        "ours is f32[3], Dynamo's f32[2]; ours takes 1, Dynamo 2",
+        "ours is f32[3], Dynamo's f32[2]",
+    ]
+    swapped = aligned(lambda x, y: (x - y, x), lambda x, y: (y - x, y), X, X)
+    assert kinds(swapped) == ["same"]  # inputs have no names that count
+    twice = aligned(lambda x, y: (x + y) - x, lambda x, y: (x + y) - y, X, X)
+    assert [row.why for row in twice.rows] == ["", "ours takes x, Dynamo y"]
+
+
+def test_what_one_of_them_has_alone_stands_alone() -> None:
+    difference = aligned(lambda x: x.sin().clone().cos(), lambda x: x.sin().cos().float(), X)
+    assert kinds(difference) == ["same", "only ours", "differs", "only Dynamo"]
+    assert difference.count(Kind.ONLY_OURS) == 1
+    assert difference.rows[2].why == "ours takes clone, Dynamo sin"
+
+
+def test_graphs_of_both_front_ends_have_the_users_lines() -> None:
+    found = witness(step, (X,), "eager")
+    assert [row.place.source for row in found.difference.rows if row.place] == ["return torch.relu(x + 1) * 2"] * 3
+    assert [str(row.ours) for row in found.difference.rows] == [
+        "add: f32[2, 3] = operator.add(input_0, 1)",
+        "relu: f32[2, 3] = torch.relu(add)",
+        "mul: f32[2, 3] = operator.mul(relu, 2)",
+    ]
+
+
+def test_a_line_of_torch_gives_way_to_the_users() -> None:
+    net = nn.Sequential(nn.Linear(3, 3))
+
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        return net(x)
+
+    (row,) = witness(calls, (X,), "eager").difference.rows
+    assert row.place is not None
+    assert row.place.source == "return net(x)"
+
+
+def test_a_break_stands_between_two_graphs() -> None:
+    def prints(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        print("here")
+        return y.relu()
+
+    found = witness(prints, (X,), "eager")
+    assert found.blame is Blame.NOBODY
+    assert kinds(found.difference) == ["same"] * 3
+    assert str(found.difference.rows[1].ours) == "--- graph break ---"
+    assert [each.place.source for each in found.breaks] == ['print("here")']
+
+
+def test_a_break_of_one_of_them_is_its_alone() -> None:
+    def one(x: Any) -> Any:
+        return x.sin().cos()
+
+    two = (lambda x: x.sin(), lambda x: x.cos())
+    halves = [described(fx.symbolic_trace(half), (X,), number) for number, half in enumerate(two)]
+    difference = align([described(fx.symbolic_trace(one), (X,))], halves)
+    assert len(difference.rows) == 3
+    assert difference.rows[1].kind is Kind.ONLY_DYNAMO
+    assert not difference.alike
+
+
+# ---- Inductor itself -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.inductor
+def test_a_fault_that_is_planted_in_inductor_is_found_in_inductor() -> None:
+    """Covers: U21, U12"""
+    with inductor_config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "accuracy"}):
+        found = witness(step, (X,))
+    assert (found.blame, found.part) == (Blame.BACKEND, BEHIND_AOT), found.reason
+
+
+@pytest.mark.inductor
+def test_inductor_without_a_fault_is_not_accused() -> None:
+    net = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    found = witness(net, (torch.randn(16, 3),))
+    assert found.blame is Blame.NOBODY, found.reason
