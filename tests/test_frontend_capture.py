@@ -577,6 +577,42 @@ def test_training_gives_the_gradients_and_buffers_of_eager() -> None:
         assert torch.equal(one, other), name
 
 
+def test_what_the_garbage_collector_runs_is_no_part_of_the_program() -> None:
+    """Finalizers, and callbacks of its own: they may come at any time, here at nearly every allocation.
+
+    Covers: F2, F7
+    """
+    ran = []
+
+    class Dying:
+        def __del__(self) -> None:
+            ran.append(int(torch.ones(2).sum()))
+
+    def when_collecting(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            torch.ones(3).add_(1)
+            dying = Dying()
+            dying.circle = dying
+
+    def fn(x):
+        parts = [x.narrow(0, i, 2).sin() for i in range(5)]
+        return torch.stack(parts), {"sum": x.sum(), "names": [str(i) for i in range(3)]}
+
+    fast = capture(fn)
+    before = gc.get_threshold()
+    gc.callbacks.append(when_collecting)
+    gc.set_threshold(1, 1, 1)
+    try:
+        fast(torch.randn(8))
+        assert len(ran) > 10
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(when_collecting)
+    x = torch.randn(8)
+    assert torch.equal(fast(x)[0], fn(x)[0])
+    assert (fast.hits, fast.uncacheable, fast.breaks) == (1, [], [])
+
+
 def test_under_somebody_elses_mode_a_call_runs_natively() -> None:
     """Covers: F6"""
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -9,15 +9,20 @@ The interpreter knows what it calls; it does not know what the called does. So w
   of the user's that ran like that was not interpreted: nobody knows what it read.
 
 Whatever is found makes the recording unfit to be kept; the call itself is as right as ever.
+
+What the garbage collector runs (finalizers, callbacks of weak references, whoever wants to know when it is at work) is
+no part of the program: it may come at any time, or never. The auditor looks away until the collector is done.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -25,6 +30,7 @@ from typing import Any
 import torch
 
 from torchsleuth import torch_compat
+from torchsleuth.frontend import tracebacks
 from torchsleuth.frontend.bytecode import qualified
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -58,15 +64,33 @@ class Auditor:
         self.quiet = False
         """Something is run that is not recorded, on purpose (the instruction of a graph break, a backend)."""
         self._mode = torch_compat.operator_mode(self._operator)
+        self._thread = threading.get_ident()
+        self._collecting = False
 
     def __enter__(self) -> Auditor:
+        self._thread = threading.get_ident()
+        gc.callbacks.insert(0, self._collection_begins)
+        gc.callbacks.append(self._collection_ends)
         self._mode.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._mode.__exit__(None, None, None)
+        for each in (self._collection_begins, self._collection_ends):
+            with contextlib.suppress(ValueError):  # the program may have emptied the list
+                gc.callbacks.remove(each)
 
-    @contextmanager
+    def _collection_begins(self, phase: str, info: dict[str, Any]) -> None:
+        """The first callback of all: what the others do is seen by nobody, either."""
+        if phase == "start" and threading.get_ident() == self._thread:
+            self._collecting = True
+
+    def _collection_ends(self, phase: str, info: dict[str, Any]) -> None:
+        """The last one."""
+        if phase == "stop" and threading.get_ident() == self._thread:
+            self._collecting = False
+
+    @contextlib.contextmanager
     def recorded(self) -> Iterator[Facts]:
         """Operators that run inside belong to the call that is being recorded."""
         before, self.facts = self.facts, Facts()
@@ -75,7 +99,7 @@ class Auditor:
         finally:
             self.facts = before
 
-    @contextmanager
+    @contextlib.contextmanager
     def unrecorded(self) -> Iterator[None]:
         """What runs inside is nobody's business."""
         before, self.quiet = self.quiet, True
@@ -85,12 +109,19 @@ class Auditor:
             self.quiet = before
 
     def _operator(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.quiet:
+        if not (self.quiet or self._collecting):
+            self._note(operator, args, kwargs)
+        try:
             return operator(*args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = tracebacks.of_operator(error)
+            raise
+
+    def _note(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         facts = self.facts
         if facts is None:
             self.complain(f"{operator} ran inside a native function that is not in the graph")
-            return operator(*args, **kwargs)
+            return
         facts.operators += 1
         tags = torch_compat.op_tags(operator)
         if torch.Tag.nondeterministic_seeded in tags:
@@ -101,7 +132,6 @@ class Auditor:
             facts.data_dependent = str(operator)
         if torch_compat.op_is_mutable(operator):
             facts.written += _written(operator, args, kwargs)
-        return operator(*args, **kwargs)
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a native function and notices Python code that it calls."""
@@ -119,7 +149,7 @@ class Auditor:
             sys.setprofile(before)
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event != "call":
+        if event != "call" or self._collecting:
             return
         name = frame.f_code.co_filename
         if name.startswith(_OWN) or (name.startswith(_KNOWN) and not name.startswith(_PACKAGES[0])):

@@ -333,7 +333,7 @@ class Builtins(Natives):
         return sorted(self._locals())
 
     def _runs_text(self, text: Any, *namespaces: Any) -> Any:
-        raise Break("text is run as code (eval, exec)", leave=not namespaces or namespaces[0] is None)
+        raise Break("text is run as code (eval, exec)")
 
     def _copy(self, value: Any) -> Any:
         if type(value) in (list, dict, set, collections.deque, collections.OrderedDict):

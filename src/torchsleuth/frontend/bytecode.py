@@ -25,8 +25,10 @@ _ENDS = frozenset(
 )
 """Instructions after which the next one is not what follows."""
 
-_LOOKS_AT_LOCALS = frozenset(["locals", "vars", "dir", "eval", "exec", "super"])
-"""Names of builtins that may read locals which the bytecode does not mention."""
+_LOOKS_AT_LOCALS: Final = frozenset(
+    ["locals", "vars", "dir", "eval", "exec", "breakpoint", "set_trace", "_getframe", "currentframe"]
+)
+"""Names of what may read locals which the bytecode does not mention."""
 
 
 GROUPS: Final[tuple[Any, ...]] = tuple(
@@ -140,13 +142,18 @@ def exception_table(code: CodeType) -> list[tuple[int, int, int, int, bool]]:
 
 @functools.cache
 def needed(code: CodeType) -> tuple[frozenset[str], ...]:
-    """For each instruction (and one past the last): the locals that may still be read from there on."""
+    """For each instruction (and one past the last): the locals that may still be read from there on.
+
+    All of them anywhere, where the code has the name of something that looks at locals.
+    """
+    if not _LOOKS_AT_LOCALS.isdisjoint(code.co_names):
+        return (frozenset(code.co_varnames),) * (len(decode(code).instructions) + 1)
     decoded = decode(code)
     instructions = decoded.instructions
     count = len(instructions)
-    alive: list[frozenset[str]] = [frozenset()] * (count + 1)
+    always = code.co_varnames[: "super" in code.co_names]  # it reads the first argument
+    alive: list[frozenset[str]] = [frozenset(always)] * (count + 1)
     handled_at = [[h.target for h in decoded.handlers if h.start <= each.offset < h.end] for each in instructions]
-    every = frozenset(code.co_varnames)
     changed = True
     while changed:
         changed = False
@@ -159,10 +166,9 @@ def needed(code: CodeType) -> tuple[frozenset[str], ...]:
                 now.discard(each.value)
             for target in handled_at[place]:
                 now |= alive[target]
+            now.update(always)
             if each.name in ("LOAD_FAST", "DELETE_FAST", "MAKE_CELL"):
                 now.add(each.value)
-            elif each.name in ("LOAD_GLOBAL", "LOAD_NAME") and each.value in _LOOKS_AT_LOCALS:
-                now |= every
             if now != alive[place]:
                 alive[place] = frozenset(now)
                 changed = True

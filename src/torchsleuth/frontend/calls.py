@@ -19,7 +19,6 @@ import functools
 import inspect
 import operator
 import os
-import sys
 import sysconfig
 import types
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from torchsleuth.frontend.frames import ABSENT, PUSH, Frame, Instead
 from torchsleuth.frontend.machine import MOST_FRAMES, PUSHED, Break
 from torchsleuth.frontend.moving import note
 from torchsleuth.frontend.natives import HARMLESS_CLASSES, HARMLESS_MODULES, NATIVE_PYTHON
+from torchsleuth.frontend.operations import looks_at_frame
 from torchsleuth.frontend.outside import attributes_of, lookup
 
 NATIVE_KINDS: Final = (
@@ -49,9 +49,6 @@ _BREAKING: Final[dict[Any, str]] = {
     id: "id() gives an address", memoryview: "memoryview",
     __import__: "__import__",
 }  # fmt: skip
-
-_NEEDS_FRAMES: Final = (sys._getframe, inspect.currentframe, inspect.stack, sys.exc_info)
-"""Functions that look at the stack of frames: they have to find the real one."""
 
 _LIBRARY: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
@@ -136,8 +133,8 @@ class Calls(Builtins):
         handler = FUNCTIONS.get(function)
         if handler is not None:
             return handler(self, *self._settled(args), **self._settled_values(kwargs))
-        if function in _NEEDS_FRAMES:
-            raise Break(f"{function.__qualname__}() looks at the stack of frames", leave=True)
+        if looks_at_frame(function, args):
+            raise Break(f"{function.__qualname__}() looks at the stack of frames")
         if function in NATIVE_PYTHON:
             return self._foreign(function, self._settled(args), self._settled_values(kwargs))
         if torch_calls.is_torch(function) and not torch_calls.is_interpreted(function):
@@ -384,8 +381,8 @@ class Calls(Builtins):
         handler = FUNCTIONS.get(function) if type(function) is BuiltinFunctionType else None
         if handler is not None:
             return handler(self, *args, **kwargs)
-        if function in _NEEDS_FRAMES:
-            raise Break(f"{function.__qualname__}() looks at the stack of frames", leave=True)
+        if looks_at_frame(function, args):
+            raise Break(f"{function.__qualname__}() looks at the stack of frames")
         name = function.__name__
         owner = getattr(function, "__self__", None)
         if isinstance(owner, ModuleType) or type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):

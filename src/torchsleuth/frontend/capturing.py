@@ -12,7 +12,6 @@ none, the machine records one. Between segments the instruction that broke the g
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,10 +22,20 @@ import torch
 
 from torchsleuth import torch_compat
 from torchsleuth.errors import SleuthError
-from torchsleuth.frontend import backends
+from torchsleuth.frontend import backends, tracebacks
 from torchsleuth.frontend.breaks import GraphBreak, Place, break_in
 from torchsleuth.frontend.bytecode import require_known_python
-from torchsleuth.frontend.frames import NULL, Frame, FrameLayout, Layout, flatten, plain, slots_again, unflatten
+from torchsleuth.frontend.frames import (
+    NULL,
+    Frame,
+    FrameLayout,
+    Layout,
+    flatten,
+    handled_in,
+    plain,
+    slots_again,
+    unflatten,
+)
 from torchsleuth.frontend.generators import HandedOver
 from torchsleuth.frontend.guards import MISS, Explained
 from torchsleuth.frontend.machine import Break, Machine, Stop
@@ -38,7 +47,7 @@ from torchsleuth.frontend.moving import (
     perform,
     set_context,
     unwind,
-    without_ours,
+    while_handling,
 )
 from torchsleuth.frontend.opcodes import Interpreter
 from torchsleuth.frontend.rebuilding import CannotRebuild
@@ -47,7 +56,6 @@ from torchsleuth.frontend.resuming import finish
 from torchsleuth.frontend.segments import Segment, compile_segment
 from torchsleuth.frontend.verifying import checked
 
-_OWN: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 LIMIT: Final = 8
 """So many segments are recorded at one point; then what does not fit any of them runs natively."""
 
@@ -183,8 +191,7 @@ class Captured:
         try:
             return checked(self, args, kwargs) if self.verify else self.run(args, kwargs)
         except BaseException as error:
-            tidy = without_ours(error.__traceback__, _OWN)
-            error.__traceback__ = tidy or error.__traceback__
+            tracebacks.clean(error)
             raise
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -235,7 +242,10 @@ class Captured:
         if segment.generators:
             return self._slowly(segment, operation, live)
         try:
-            results = operation.run(*live[begin:])
+            if segment.handling is None:
+                results = operation.run(*live[begin:])
+            else:
+                results = while_handling(live[segment.handling], operation.run, *live[begin:])
         except BaseException as error:  # noqa: BLE001 - it goes where the program handles it
             caught = error
         else:
@@ -258,7 +268,7 @@ class Captured:
 
     def _behind(self, frames: list[Frame], operation: Operation, segment: Segment | None) -> tuple[Point, list[Any]]:
         """The point behind an instruction that is run natively, on real frames. May raise what escapes them."""
-        jumped, error = perform(frames[-1], operation)
+        jumped, error = perform(frames, operation)
         if error is not None:
             set_context(error, handled_now(frames))
             if not is_handled(frames):
@@ -362,7 +372,9 @@ class Captured:
             layout: Layout = ()
             values = [returned]
             if not stop.returned:
-                layout, values = flatten(machine.frames, at_work=stop.operation is not None)
+                at_work = stop.operation is not None
+                looked_at = stop.broken is not None and not stop.broken.leave and not at_work
+                layout, values = flatten(machine.frames, at_work=at_work, everything=looked_at)
                 values += [] if stop.error is None else [stop.error]
             try:
                 segment = self._compiled(machine, values, handed_over, returns=stop.returned)
@@ -375,6 +387,7 @@ class Captured:
                 segment.operation = stop.operation
                 segment.raises = stop.error is not None
                 segment.generators = any(each.generator is not None for each in layout)
+                segment.handling = handled_in(layout)
                 if stop.operation is not None:
                     stack = machine.frames[-1].stack
                     taken = stack[len(stack) - stop.operation.operands :]

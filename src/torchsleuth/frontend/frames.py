@@ -217,11 +217,11 @@ Layout = tuple[FrameLayout, ...]
 """A stack of frames, outermost first."""
 
 
-def flatten(frames: list[Frame], *, at_work: bool = False) -> tuple[Layout, list[Any]]:
+def flatten(frames: list[Frame], *, at_work: bool = False, everything: bool = False) -> tuple[Layout, list[Any]]:
     """The layout of `frames` and their live values. Those that nobody looked at are still `Untouched`.
 
     Of the locals there are those that may be read yet. `at_work`: the innermost frame's instruction before its place is
-    still to be run. So it is in the other frames: a call may raise.
+    still to be run. So it is in the other frames: a call may raise. `everything`: all locals, somebody looks at them.
     """
     live: list[Any] = []
 
@@ -245,7 +245,9 @@ def flatten(frames: list[Frame], *, at_work: bool = False) -> tuple[Layout, list
                 globals=frame.globals,
                 place=frame.place,
                 keywords=frame.keywords,
-                locals=tuple((name, slot(value)) for name, value in frame.locals.items() if name in alive),
+                locals=tuple(
+                    (name, slot(value)) for name, value in frame.locals.items() if everything or name in alive
+                ),
                 cells=tuple((name, slot(cell)) for name, cell in frame.cells.items()),
                 outcome=slot(frame.outcome.value) if isinstance(frame.outcome, Instead) else frame.outcome,
                 generator=None if frame.generator is None else slot(frame.generator),
@@ -253,6 +255,15 @@ def flatten(frames: list[Frame], *, at_work: bool = False) -> tuple[Layout, list
             )
         )
     return tuple(layouts), live
+
+
+def handled_in(layout: Layout) -> int | None:
+    """The slot of the exception that the innermost of these frames that handles one is handling."""
+    for frame in reversed(layout):
+        for slot in reversed(frame.stack):
+            if slot is not None and slot < 0:
+                return -1 - slot
+    return None
 
 
 def slots_again(before: Layout, after: Layout) -> list[int] | None:

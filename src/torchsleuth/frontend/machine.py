@@ -19,6 +19,7 @@ So a machine records one segment. Its frames come from the one before, and go to
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,9 +27,20 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final, Protocol
 
+from torchsleuth.frontend import tracebacks
 from torchsleuth.frontend.bytecode import Instruction, qualified
 from torchsleuth.frontend.frames import PUSH, Frame, Generator, Instead, unraisable
-from torchsleuth.frontend.moving import Operation, deliver, handled_now, is_handled, note, perform, set_context, unwind
+from torchsleuth.frontend.moving import (
+    Operation,
+    deliver,
+    handled_now,
+    is_handled,
+    note,
+    perform,
+    set_context,
+    unwind,
+    while_handling,
+)
 from torchsleuth.frontend.outside import Outside
 from torchsleuth.frontend.recorder import Recorder
 from torchsleuth.frontend.resuming import finish
@@ -177,6 +189,7 @@ class Machine:
         except (UserError, Break):
             raise
         except BaseException as error:  # noqa: BLE001 - it goes where the program handles it
+            tracebacks.clean(error)
             caught = error
         return self.raises(caught)
 
@@ -305,7 +318,7 @@ class Machine:
         acted, self.acted = self.acted, True
         with self.recorder.auditor.unrecorded():
             if operation is not None:
-                error = perform(frame, operation)[1]
+                error = perform(self.frames, operation)[1]
                 return None if error is None else self._in_context(error)
             frame.place -= isinstance(signal, Break) or not acted
             rest, outermost = self.frames[base:], self.frames[base]
@@ -345,7 +358,7 @@ class Machine:
         self.home.nested_break(self, broken)
         self.recorder.spoil(broken.reason)
         with self.recorder.auditor.unrecorded():
-            return self.native(function, *args, **kwargs)
+            return self.native(while_handling, handled_now(self.frames), functools.partial(function, *args, **kwargs))
 
     def close_dropped(self) -> None:
         """As CPython does when the last reference to a generator is gone. What it raises then goes to nobody."""

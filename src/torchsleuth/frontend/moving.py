@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FunctionType, TracebackType
-from typing import Any, Final
+from types import FunctionType
+from typing import Any
 
+from torchsleuth.frontend import tracebacks
 from torchsleuth.frontend.bytecode import qualified
 from torchsleuth.frontend.frames import DISCARD, ITERATE, NULL, SEND, Frame, Handled, Instead, plain
+from torchsleuth.frontend.tracebacks import CALLED_FROM_HERE
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,9 @@ def called_at(frame: Frame) -> Callable[..., Any]:
         co_name=frame.code.co_name,
         co_qualname=qualified(frame.code),
         co_firstlineno=frame.instruction.line - 1,
-        co_consts=(*_call.__code__.co_consts, _OURS),
+        co_consts=(*_call.__code__.co_consts, CALLED_FROM_HERE),
     )
     return FunctionType(code, frame.globals)
-
-
-_OURS: Final = "a line of the user's that we call from"
 
 
 class Jump(tuple[Any, ...]):
@@ -71,16 +70,30 @@ def jump(frame: Frame) -> None:
     frame.place = target
 
 
-def perform(frame: Frame, operation: Operation) -> tuple[bool, BaseException | None]:
+def while_handling(handled: BaseException | None, function: Callable[..., Any], *args: Any) -> Any:
+    """Calls natively what is called while `handled` is being handled: `sys.exc_info()` tells of it."""
+    if handled is None:
+        return function(*args)
+    trace, context = handled.__traceback__, handled.__context__
+    try:
+        raise handled
+    except BaseException:  # noqa: BLE001 - it is not handled here
+        handled.__traceback__, handled.__context__ = trace, context
+        return function(*args)
+
+
+def perform(frames: Sequence[Frame], operation: Operation) -> tuple[bool, BaseException | None]:
     """Runs the instruction at work natively: whether it has jumped, and what it has raised."""
+    frame = frames[-1]
     stack = frame.stack
     begin = len(stack) - operation.operands
     operands = [plain(value) for value in stack[begin:] if value is not NULL]
     del stack[begin:]
     frame.keywords = ()
     try:
-        results = operation.run(*operands)
+        results = while_handling(handled_now(frames), operation.run, *operands)
     except BaseException as error:  # noqa: BLE001 - it goes to whoever handles it
+        tracebacks.clean(error)
         return False, error
     finally:
         del operands
@@ -96,10 +109,22 @@ def is_handled(frames: Sequence[Frame]) -> bool:
     return any(frame.decoded.handler_at(frame.instruction.offset) is not None for frame in frames)
 
 
+def raises_again(frame: Frame, error: BaseException) -> bool:
+    """Whether the instruction at work raises what was raised before: its traceback does not get longer there."""
+    at = frame.instruction
+    if error.__traceback__ is None:
+        return False
+    return at.name == "RERAISE" or (at.name == "RAISE_VARARGS" and at.arg == 0)
+
+
 def unwind(frames: list[Frame], base: int, error: BaseException) -> BaseException | None:
     """Takes an exception to the innermost handler above `base`. If there is none: the exception, all frames gone."""
+    again = raises_again(frames[-1], error)
     while len(frames) > base:
         frame = frames[-1]
+        if not again:
+            tracebacks.passes(error, frame)
+        again = False
         offset = frame.instruction.offset
         handler = frame.decoded.handler_at(offset)
         if handler is not None:
@@ -145,17 +170,3 @@ def set_context(error: BaseException, handled: BaseException | None) -> None:
 def note(error: BaseException, words: str) -> None:
     """Adds a note to an exception, as tracebacks show it."""
     error.add_note(words)  # type: ignore[attr-defined]
-
-
-def without_ours(trace: TracebackType | None, package: str) -> TracebackType | None:
-    """A traceback without the frames of our own files."""
-    kept = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(package) and _OURS not in code.co_consts:
-            kept.append(trace)
-        trace = trace.tb_next
-    tidy: TracebackType | None = None
-    for each in reversed(kept):
-        tidy = TracebackType(tidy, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return tidy

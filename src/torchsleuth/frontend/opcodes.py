@@ -26,7 +26,7 @@ from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import EXHAUSTED, ITERATORS, VIEWS
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.moving import Operation, handled_now, jump, set_context
-from torchsleuth.frontend.operations import OPERATIONS
+from torchsleuth.frontend.operations import OPERATIONS, looks_at_frame
 from torchsleuth.frontend.outside import cell_content, lookup
 from torchsleuth.frontend.symbolic import Symbolic, made_plain
 
@@ -86,7 +86,23 @@ class Interpreter(Expressions):
 
     def operation(self, frame: Frame, instruction: Instruction) -> Operation | None:
         make = OPERATIONS.get(instruction.name)
-        return None if make is None else make(frame, instruction)
+        if make is None or self._looks_at_frame(frame, instruction):
+            return None
+        return make(frame, instruction)
+
+    def _looks_at_frame(self, frame: Frame, instruction: Instruction) -> bool:
+        """Whether what is called here finds out about the frame that calls it."""
+        if instruction.name == "CALL":
+            called = [each for each in frame.stack[len(frame.stack) - instruction.arg - 2 :] if each is not NULL]
+            function, args = called[0], tuple(called[1:])
+        elif instruction.name == "CALL_FUNCTION_EX":
+            at = -2 - (instruction.arg & 1)
+            function, args = frame.stack[at], frame.stack[at + 1]
+            if not isinstance(args, (tuple, list)):
+                args = ()  # nobody has looked yet how many there are
+        else:
+            return False
+        return looks_at_frame(self.outside.settle(function), args)
 
     # -- nothing to do
 

@@ -7,13 +7,15 @@ what it returns onto the stack; a `Jump`, if the instruction jumps.
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, Final
 
 from torchsleuth.frontend.bytecode import Instruction
-from torchsleuth.frontend.frames import NULL, Frame
+from torchsleuth.frontend.frames import NULL, Frame, Untouched
 from torchsleuth.frontend.iterating import EXHAUSTED
 from torchsleuth.frontend.moving import Jump, Operation, called_at
 
@@ -218,6 +220,21 @@ def _contains(frame: Frame, instruction: Instruction) -> Operation:
     negate = bool(instruction.arg)
     return Operation(2, lambda value, container: ((value in container) ^ negate,))
 
+
+def looks_at_frame(function: Any, args: Sequence[Any]) -> bool:
+    """Whether a function finds out, or may find out, about the frame that calls it: only a real one will do."""
+    while type(function) is functools.partial:
+        function, args = function.func, (*function.args, *args)
+    if any(function is each for each in _LOOK_WITHOUT_NAMESPACE):
+        return len(args) < 2 or args[1] is None or type(args[1]) is Untouched
+    if any(function is each for each in _LOOK_WITHOUT_ARGUMENTS):
+        return not args
+    return any(function is each for each in _LOOK_AT_FRAMES)
+
+
+_LOOK_AT_FRAMES: Final = (locals, globals, sys._getframe, inspect.currentframe, inspect.stack, sys.exc_info)
+_LOOK_WITHOUT_ARGUMENTS: Final = (super, vars, dir)
+_LOOK_WITHOUT_NAMESPACE: Final = (eval, exec)
 
 OPERATIONS: Final[dict[str, Callable[[Frame, Instruction], Operation]]] = {
     "CALL": _call,

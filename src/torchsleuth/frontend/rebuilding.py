@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from torchsleuth.frontend import tracebacks
 from torchsleuth.frontend.bytecode import GROUPS, qualified
 from torchsleuth.frontend.frames import ABSENT, Generator, Untouched
 from torchsleuth.frontend.generators import HandedOver
@@ -174,6 +175,8 @@ class Rebuilder:
             return self._make(value, f"{constant(kind)}(({self._items(value)}))")
         if isinstance(value, BaseException):
             return self._exception(value)
+        if isinstance(value, types.TracebackType):
+            return self.guards.constant(tracebacks.that_holds_nothing(value))
         return self._instance(value)
 
     def _held(self, container: Any, values: Any) -> Any:
@@ -265,6 +268,8 @@ class Rebuilder:
             each = getattr(value, attribute)
             if each is not None:
                 self.body.append(f"{name}.{attribute} = {self.value(each)}")
+        if value.__traceback__ is not None:
+            self.body.append(f"{name}.__traceback__ = {self.value(value.__traceback__)}")
         if value.__suppress_context__ or value.__cause__ is not None:
             self.body.append(f"{name}.__suppress_context__ = {value.__suppress_context__!r}")
         for attribute, each in value.__dict__.items():

@@ -9,24 +9,20 @@ restores cells, locals and stack, and jumps. Only the tables (who handles except
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
-import os
 import threading
-from collections.abc import Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from torchsleuth.frontend.assembling import lines, one, table_entry
 from torchsleuth.frontend.bytecode import exception_table
 from torchsleuth.frontend.frames import NULL, Frame, Generator, Handled, plain
-from torchsleuth.frontend.moving import deliver, without_ours
+from torchsleuth.frontend.moving import deliver, handled_now, raises_again, while_handling
+from torchsleuth.frontend.tracebacks import without_ours
 
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-_OPCODES = dis.opmap
-_CACHES: Any = getattr(dis, "_inline_cache_entries", [])
 _VALUE, _NULL, _HANDLED = "value", "null", "handled"
+_FIRST, _AGAIN = "raised here", "raised again"
 
 
 class _Handover(threading.local):
@@ -51,11 +47,12 @@ def finish(frames: list[Frame], error: BaseException | None = None) -> Any:
         generator = frame.generator
         outcome = frame.outcome
         stopped = False
+        handled = handled_now(frames)
         try:
             if generator is not None:
-                result, stopped = _step_of_generator(generator, frame, error)
+                result, stopped = while_handling(handled, _step_of_generator, generator, frame, error)
             else:
-                result = resume(frame, error)
+                result = while_handling(handled, resume, frame, error)
             error = None
         except BaseException as raised:  # noqa: BLE001 - it is raised in the frame that called this one
             error = raised
@@ -63,7 +60,7 @@ def finish(frames: list[Frame], error: BaseException | None = None) -> Any:
             error = deliver(frames[-1], outcome, result, stopped)
     if error is not None:
         try:
-            raise error.with_traceback(without_ours(error.__traceback__, _OWN))
+            raise error.with_traceback(without_ours(error))
         finally:
             error = None
     return result
@@ -134,11 +131,10 @@ def _begun(frame: Frame, error: BaseException | None, *, yields: bool = False, s
     resumed = resuming_code(
         code,
         frame.instructions[place].offset,
-        frame.instructions[place].line,
         frame.instructions[max(frame.place - 1, 0)].offset,
         (*frame.locals, *own),
         kinds,
-        error is not None,
+        None if error is None else _AGAIN if raises_again(frame, error) else _FIRST,
         yields,
         suspended,
         all(name in frame.locals or name in own for name in first),
@@ -163,11 +159,10 @@ def _begun(frame: Frame, error: BaseException | None, *, yields: bool = False, s
 def resuming_code(
     code: CodeType,
     offset: int,
-    line: int,
     last: int,
     names: tuple[str, ...],
     stack: tuple[str, ...],
-    raising: bool,
+    raising: str | None,
     yields: bool,
     suspended: bool,
     has_first: bool,
@@ -180,38 +175,38 @@ def resuming_code(
     """
     slots = _slots(code)
     take = len(code.co_consts)
-    get = _one("PUSH_NULL") + _one("LOAD_CONST", take) + _one("PRECALL", 0) + _one("CALL", 0)
-    prologue = _one("COPY_FREE_VARS", len(code.co_freevars)) if code.co_freevars else b""
+    get = one("PUSH_NULL") + one("LOAD_CONST", take) + one("PRECALL", 0) + one("CALL", 0)
+    prologue = one("COPY_FREE_VARS", len(code.co_freevars)) if code.co_freevars else b""
     if yields:
-        prologue += _one("RETURN_GENERATOR") + _one("POP_TOP")
-    prologue += _one("RESUME", 0)
+        prologue += one("RETURN_GENERATOR") + one("POP_TOP")
+    prologue += one("RESUME", 0)
     if code.co_argcount and not has_first:
-        prologue += _one("DELETE_FAST", 0)
+        prologue += one("DELETE_FAST", 0)
     for name in names:
-        prologue += get + _one("STORE_FAST", slots[name])
+        prologue += get + one("STORE_FAST", slots[name])
     for kind in stack:
         if kind == _NULL:
-            prologue += _one("PUSH_NULL")
+            prologue += one("PUSH_NULL")
         else:
             prologue += get
             if kind == _HANDLED:
-                prologue += _one("PUSH_EXC_INFO") + _one("POP_TOP")
+                prologue += one("PUSH_EXC_INFO") + one("POP_TOP")
     guarded: tuple[int, int, int] | None = None  # from, to (in the prologue), whose handler is meant (in the code)
     marked: int | None = None
     if raising:
         prologue += get
         marked = len(prologue)
-        prologue += _one("RAISE_VARARGS", 1)
+        prologue += one("RAISE_VARARGS", 1) if raising == _FIRST else one("RERAISE")
         guarded = (marked, len(prologue), offset)
-        prologue += _one("NOP")
+        prologue += one("NOP")
     elif suspended:
-        prologue += _one("LOAD_CONST", take + 1)
+        prologue += one("LOAD_CONST", take + 1)
         begin = len(prologue)
-        prologue += _one("YIELD_VALUE")
+        prologue += one("YIELD_VALUE")
         guarded = (begin, len(prologue) + 2, last)
-        prologue += _one("RESUME", 1) + _one("JUMP_FORWARD", offset // 2)
+        prologue += one("RESUME", 1) + one("JUMP_FORWARD", offset // 2)
     else:
-        prologue += _one("JUMP_FORWARD", offset // 2)
+        prologue += one("JUMP_FORWARD", offset // 2)
     size = len(prologue)
     table = [(s + size, e + size, t + size, depth, place) for s, e, t, depth, place in exception_table(code)]
     if guarded is not None:
@@ -227,9 +222,8 @@ def resuming_code(
         co_kwonlyargcount=0,
         co_flags=code.co_flags & ~0x0C,
         co_stacksize=code.co_stacksize + 6,
-        co_linetable=_lines(size // 2, None if marked is None else marked // 2, line - code.co_firstlineno)
-        + code.co_linetable,
-        co_exceptiontable=b"".join(_entry(*entry) for entry in table),
+        co_linetable=lines(code, offset, size // 2, None if marked is None else marked // 2) + code.co_linetable,
+        co_exceptiontable=b"".join(table_entry(*entry) for entry in table),
     )
 
 
@@ -243,60 +237,3 @@ def _slots(code: CodeType) -> dict[str, int]:
         except IndexError:
             break
     return slots
-
-
-def _one(name: str, arg: int = 0) -> bytes:
-    """One instruction with its prefixes and caches."""
-    code = b"".join(bytes([_OPCODES["EXTENDED_ARG"], arg >> shift & 255]) for shift in (24, 16, 8) if arg >> shift)
-    return code + bytes([_OPCODES[name], arg & 255]) + b"\0\0" * int(_CACHES[_OPCODES[name]])
-
-
-def _entry(start: int, end: int, target: int, depth: int, keeps_place: bool) -> bytes:
-    """One entry of an exception table."""
-    return (
-        _big_endian(start // 2, first=True)
-        + _big_endian((end - start) // 2)
-        + _big_endian(target // 2)
-        + _big_endian(depth << 1 | keeps_place)
-    )
-
-
-def _big_endian(value: int, first: bool = False) -> bytes:
-    digits = [value & 63]
-    while value := value >> 6:
-        digits.insert(0, value & 63)
-    head: Sequence[int] = [digit | 64 for digit in digits[:-1]]
-    out = [*head, digits[-1]]
-    if first:
-        out[0] |= 128
-    return bytes(out)
-
-
-def _lines(units: int, marked: int | None, delta: int) -> bytes:
-    """The line table of a prologue: no line, but for the raising instruction, which stands in the user's line."""
-    if marked is None:
-        return _nowhere(units)
-    return (
-        _nowhere(marked)
-        + bytes([0x80 | 13 << 3]) + _signed(delta)
-        + bytes([0x80 | 13 << 3]) + _signed(-delta)
-        + _nowhere(units - marked - 2)
-    )  # fmt: skip
-
-
-def _nowhere(units: int) -> bytes:
-    out = b""
-    while units > 0:
-        now = min(units, 8)
-        out += bytes([0x80 | 15 << 3 | now - 1])
-        units -= now
-    return out
-
-
-def _signed(value: int) -> bytes:
-    value = -value << 1 | 1 if value < 0 else value << 1
-    out = []
-    while value >= 64:
-        out.append(value & 63 | 64)
-        value >>= 6
-    return bytes([*out, value])

@@ -67,6 +67,8 @@ class Segment:
     """The frames at its end."""
     generators: bool = False
     """Generators are at work in the frames at its end."""
+    handling: int | None = None
+    """Which live value is the exception that is being handled at its end."""
     raises: bool = False
     """The last live value is an exception that nobody in these frames handles."""
     next: Any = None
