@@ -485,7 +485,11 @@ def test_outside_of_functions_what_is_around_a_line_is_shown(tmp_path: Path) -> 
     assert [numbers(each) for each in listed(tmp_path, text, 2)] == [[1, 2, 3, 4, 5]]
 
 
-def test_what_has_no_source_has_no_listing(tmp_path: Path) -> None:
+def test_what_has_no_source_has_no_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if Python remembers a text under that name: it may be any."""
+    lines = ["one\n", "two\n", "three\n", "four\n"]
+    monkeypatch.setitem(linecache.cache, "<string>", (30, None, lines, "<string>"))
+    assert Place("<string>", 3, "f").source == ""
     assert listings_of(surveyed(findings=(finding(Place("<string>", 3, "f")), finding(Place("", 0, "len"))))) == []
     (listing,) = listed(tmp_path, "this is no\nPython\n", 1)
     assert [row.text for row in listing.rows if isinstance(row, Row)] == ["this is no", "Python"]

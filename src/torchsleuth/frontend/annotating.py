@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from torchsleuth.frontend.breaks import Place
+from torchsleuth.frontend.breaks import Place, source_lines
 from torchsleuth.frontend.surveying import Surveyed, home_of
 
 WHOLE: Final = 24
@@ -95,7 +94,7 @@ def _notes(surveyed: Surveyed) -> Iterator[tuple[Place, Note]]:
 
 
 def _listing(file: str, span: _Span, notes: dict[tuple[str, int], list[Note]]) -> Listing:
-    lines = linecache.getlines(file)
+    lines = source_lines(file)
     wanted = _wanted(span, [line for noted, line in notes if noted == file])
     rows: list[Row | None] = []
     for number in range(span.first, span.last + 1):
@@ -118,7 +117,7 @@ def _wanted(span: _Span, noted: Iterable[int]) -> set[int]:
 
 def _span(file: str, line: int, function: str) -> _Span | None:
     """The innermost function that this line is in; without one, what is around the line. None without source."""
-    total = len(linecache.getlines(file))
+    total = len(source_lines(file))
     if not 1 <= line <= total:
         return None
     inside = [span for span in _functions(file) if span.first <= line <= span.last]
@@ -131,7 +130,7 @@ def _span(file: str, line: int, function: str) -> _Span | None:
 def _functions(file: str) -> tuple[_Span, ...]:
     """Every function of a file."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = ast.parse("".join(source_lines(file)))
     except (SyntaxError, ValueError):  # it has changed since it was imported, or is no Python
         return ()
     return tuple(_functions_in(tree, ""))

@@ -14,6 +14,15 @@ _OWN: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Frames of our own: where captured calls begin, and functions that stand for native ones."""
 
 
+_ANYBODYS: Final = ("", "<string>", "<stdin>")
+"""Names that any text goes by: what Python remembers under them may be another one."""
+
+
+def source_lines(file: str) -> list[str]:
+    """The lines of a file, or of whatever else has a source (a cell of a notebook). None if it cannot be read."""
+    return [] if file in _ANYBODYS else linecache.getlines(file)
+
+
 @dataclass(frozen=True)
 class Place:
     """A line of a function."""
@@ -29,7 +38,8 @@ class Place:
     @property
     def source(self) -> str:
         """The line as it is written, as far as it can be read."""
-        return linecache.getline(self.file, self.line).strip()
+        lines = source_lines(self.file)
+        return lines[self.line - 1].strip() if 0 < self.line <= len(lines) else ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} in {self.function}"
