@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
 import inspect
 import io
+import logging
 import sys
 import traceback
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +19,10 @@ import pytest
 import torch
 
 from torchsleuth.frontend import capture
+
+pytestmark = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the front end reads the bytecode of Python 3.11"
+)
 
 CALLS = 3
 
@@ -186,6 +194,129 @@ def own_frame(x: torch.Tensor, n: int) -> Any:
     return y, frame.f_code.co_name, frame.f_lineno, sorted(frame.f_locals)
 
 
+# ---- who called --------------------------------------------------------------------------------------------
+
+
+def warns_of_its_caller(x: torch.Tensor) -> torch.Tensor:
+    warnings.warn("careful", stacklevel=2)
+    print("behind a break")
+    return x + 1
+
+
+def knows_its_caller(x: torch.Tensor) -> Any:
+    y = x * 2
+    frame = sys._getframe(1)
+    return y + 1, frame.f_code.co_name, frame.f_lineno
+
+
+def yields_its_caller(x: torch.Tensor) -> Any:
+    yield x
+    print("behind a break")
+    yield x + 1, sys._getframe(1).f_lineno
+
+
+def calls_who_warns(x: torch.Tensor) -> Any:
+    x = x + 1
+    y = warns_of_its_caller(x)
+    return y * 2
+
+
+def calls_who_knows(x: torch.Tensor) -> Any:
+    x = x + 1
+    y = knows_its_caller(x)
+    z = knows_its_caller(x * 2)
+    return y, z
+
+
+def calls_who_yields(x: torch.Tensor) -> Any:
+    found = []
+    for each in yields_its_caller(x):
+        found.append(each)
+    return found
+
+
+def logs(x: torch.Tensor) -> Any:
+    x = x + 1
+    logging.getLogger(__name__).warning("the sum is %s", x.sum())
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [calls_who_warns, calls_who_knows, calls_who_yields, logs],
+    ids=lambda function: function.__name__,
+)
+def test_who_looks_at_who_called_finds_the_users_functions(
+    function: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Warnings, loggers, and whoever looks at the frame before its own.
+
+    Covers: F4, F5
+    """
+
+    def observed(called: Callable[..., Any]) -> Any:
+        caplog.clear()
+        with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("always")
+            result = str(called(torch.ones(2)))
+        logged = [(each.funcName, each.lineno, each.getMessage()) for each in caplog.records]
+        return result, [(each.filename, each.lineno) for each in warned], logged
+
+    fast = capture(function)
+    for _ in range(CALLS):
+        assert observed(fast) == observed(function)
+
+
+class Keywords:
+    """A mapping that is no dict."""
+
+    def __init__(self, *names: Any) -> None:
+        self.names = names
+
+    def keys(self) -> Any:
+        print("keys")
+        return self.names
+
+    def __getitem__(self, name: str) -> float:
+        print("item")
+        return 1.0
+
+
+def shown(keywords: Any) -> str:
+    return str(getattr(keywords, "names", keywords))
+
+
+def merged(x: torch.Tensor, keywords: Any) -> Any:
+    return takes_any(**{"a": x + 1}, **keywords)  # noqa: PIE804 - two are merged
+
+
+def takes_any(**held: Any) -> Any:
+    return held
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"b": 1}, {"a": 1}, {3: 1}, Keywords("b", "c"), Keywords("b", "a"), Keywords(3), 5], ids=shown
+)
+def test_keywords_are_merged_as_by_a_call(keywords: Any) -> None:
+    """Covers: F2, F5"""
+
+    def observed(called: Callable[..., Any]) -> Any:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            try:
+                result = str(called(torch.ones(2), keywords))
+            except TypeError as error:
+                result = str(error)
+        return printed.getvalue(), result
+
+    fast = capture(merged)
+    for _ in range(CALLS):
+        assert observed(fast) == observed(merged)
+
+
+# ---- errors and frames -------------------------------------------------------------------------------------
+
+
 def seen(function: Callable[..., Any], n: int) -> tuple[str, str]:
     """What a call prints, and its result or its traceback."""
     printed = io.StringIO()
@@ -239,9 +370,6 @@ def test_the_layers_of_a_module_that_only_call_the_next_are_the_only_ones_left_o
 
 def test_an_error_holds_no_values_of_the_call_it_was_recorded_in() -> None:
     """Covers: F5"""
-    import gc
-    import weakref
-
     errors: list[BaseException] = []
 
     def fn(x: torch.Tensor) -> torch.Tensor:

@@ -5,9 +5,10 @@ Nothing but frames is known here: the interpreter, the calls that come from the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torchsleuth.frontend import tracebacks
@@ -24,20 +25,35 @@ class Operation:
     run: Callable[..., Sequence[Any]]
 
 
+Call = Callable[[Any, Any, Any], Any]
+
+
 def _call(function: Any, args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def called_at(frame: Frame) -> Callable[..., Any]:
-    """`call(function, args, kwargs)` as from this frame's line: whoever is called (`warnings.warn`) sees it there."""
-    code = _call.__code__.replace(  # type: ignore[call-arg]
-        co_filename=frame.code.co_filename,
-        co_name=frame.code.co_name,
-        co_qualname=qualified(frame.code),
-        co_firstlineno=frame.instruction.line - 1,
+@functools.lru_cache(maxsize=1024)
+def _call_at(code: CodeType, line: int) -> CodeType:
+    return _call.__code__.replace(  # type: ignore[call-arg]
+        co_filename=code.co_filename,
+        co_name=code.co_name,
+        co_qualname=qualified(code),
+        co_firstlineno=line - 1,
         co_consts=(*_call.__code__.co_consts, CALLED_FROM_HERE),
     )
-    return FunctionType(code, frame.globals)
+
+
+def called_from(frames: Sequence[Frame]) -> Call:
+    """`call(function, args, kwargs)` as from these frames' lines: whoever looks at who called (`warnings.warn`, a
+    logger) sees the user's functions there."""
+    callers = [FunctionType(_call_at(each.code, each.instruction.line), each.globals) for each in reversed(frames)]
+
+    def call(function: Any, args: Any, kwargs: Any) -> Any:
+        for caller in callers:
+            function, args, kwargs = caller, (function, args, kwargs), {}
+        return function(*args, **kwargs)
+
+    return call
 
 
 class Jump(tuple[Any, ...]):

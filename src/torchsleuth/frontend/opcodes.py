@@ -26,7 +26,7 @@ from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import EXHAUSTED, ITERATORS, VIEWS
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.moving import Operation, handled_now, jump, set_context
-from torchsleuth.frontend.operations import OPERATIONS, looks_at_frame
+from torchsleuth.frontend.operations import OPERATIONS, in_messages, looks_at_frame
 from torchsleuth.frontend.outside import cell_content, lookup
 from torchsleuth.frontend.symbolic import Symbolic, made_plain
 
@@ -88,7 +88,7 @@ class Interpreter(Expressions):
         make = OPERATIONS.get(instruction.name)
         if make is None or self._looks_at_frame(frame, instruction):
             return None
-        return make(frame, instruction)
+        return make(self.frames, instruction)
 
     def _looks_at_frame(self, frame: Frame, instruction: Instruction) -> bool:
         """Whether what is called here finds out about the frame that calls it."""
@@ -587,18 +587,15 @@ class Interpreter(Expressions):
     def DICT_MERGE(self, frame: Frame, instruction: Instruction) -> None:
         value = frame.stack[-1]
         target = frame.stack[-1 - instruction.arg]
-        function = frame.stack[-3 - instruction.arg]
-        if isinstance(value, dict):
-            twice = next((key for key in value if key in target), None)
-            name = getattr(function, "__qualname__", str(type(function)))
-            module = getattr(function, "__module__", None)
-            name = f"{module}.{name}" if module and module != "builtins" else name
-            if twice is not None:
-                self.outside.shallow(value)
-                self.raises(TypeError(f"{name}() got multiple values for keyword argument '{twice}'"))
-            odd = next((key for key in value if type(key) is not str), None)
-            if odd is not None:
-                raise Break("a keyword is no string")
+        if not isinstance(value, dict):
+            raise Break(f"** of a {type(value).__qualname__}")
+        twice = next((key for key in value if key in target), None)
+        if twice is not None:
+            self.outside.shallow(value)
+            function = in_messages(plain(frame.stack[-3 - instruction.arg]))
+            self.raises(TypeError(f"{function} got multiple values for keyword argument {twice!r}"))
+        if any(type(key) is not str for key in value):
+            raise Break("a keyword is no string")
         self.DICT_UPDATE(frame, instruction)
 
     # -- text

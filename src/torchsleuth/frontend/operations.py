@@ -1,7 +1,7 @@
 """How each instruction that can break a graph is run natively, between two graphs.
 
-`OPERATIONS[name](frame, instruction)` is an `Operation`: so many operands off the stack, a function that gets them, and
-what it returns onto the stack; a `Jump`, if the instruction jumps.
+`OPERATIONS[name](frames, instruction)` is an `Operation`: so many operands off the stack, a function that gets them,
+and what it returns onto the stack; a `Jump`, if the instruction jumps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from torchsleuth.frontend.bytecode import Instruction
 from torchsleuth.frontend.frames import NULL, Frame, Untouched
 from torchsleuth.frontend.iterating import EXHAUSTED
-from torchsleuth.frontend.moving import Jump, Operation, called_at
+from torchsleuth.frontend.moving import Jump, Operation, called_from
 
 BINARY: Final = (
     "add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv", "xor",
@@ -25,14 +25,14 @@ BINARY: Final = (
 BINARY_FUNCTIONS: Final = tuple(getattr(operator, name) for name in BINARY) + tuple(
     getattr(operator, "i" + name.rstrip("_")) for name in BINARY
 )
+Maker = Callable[[Sequence[Frame], Instruction], Operation]
 COMPARE: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 
 
-def _call(frame: Frame, instruction: Instruction) -> Operation:
-    names = frame.keywords
+def _call(frames: Sequence[Frame], instruction: Instruction) -> Operation:
+    names = frames[-1].keywords
     count = len(names)
-
-    call = called_at(frame)
+    call = called_from(frames)
 
     def run(function: Any, *args: Any) -> tuple[Any, ...]:
         if not count:
@@ -42,30 +42,30 @@ def _call(frame: Frame, instruction: Instruction) -> Operation:
     return Operation(instruction.arg + 2, run)
 
 
-def _call_ex(frame: Frame, instruction: Instruction) -> Operation:
-    call = called_at(frame)
+def _call_ex(frames: Sequence[Frame], instruction: Instruction) -> Operation:
+    call = called_from(frames)
     if instruction.arg & 1:
         return Operation(4, lambda function, args, kwargs: (call(function, args, kwargs),))
     return Operation(3, lambda function, args: (call(function, args, {}),))
 
 
-def _pop_jump(wanted: bool) -> Callable[[Frame, Instruction], Operation]:
+def _pop_jump(wanted: bool) -> Maker:
     def run(value: Any) -> Sequence[Any]:
         return Jump() if bool(value) is wanted else ()
 
     operation = Operation(1, run)
-    return lambda frame, instruction: operation
+    return lambda frames, instruction: operation
 
 
-def _jump_or_pop(wanted: bool) -> Callable[[Frame, Instruction], Operation]:
+def _jump_or_pop(wanted: bool) -> Maker:
     def run(value: Any) -> Sequence[Any]:
         return Jump((value,)) if bool(value) is wanted else ()
 
     operation = Operation(1, run)
-    return lambda frame, instruction: operation
+    return lambda frames, instruction: operation
 
 
-def _for_iter(frame: Frame, instruction: Instruction) -> Operation:
+def _for_iter(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     return _FOR_ITER
 
 
@@ -91,15 +91,15 @@ def _with(manager: Any) -> Sequence[Any]:
     return (MethodType(leave, manager), enter(manager))
 
 
-def _simple(operands: int, function: Callable[..., Any]) -> Callable[[Frame, Instruction], Operation]:
+def _simple(operands: int, function: Callable[..., Any]) -> Maker:
     """An instruction that pushes one value."""
     operation = Operation(operands, lambda *values: (function(*values),))
-    return lambda frame, instruction: operation
+    return lambda frames, instruction: operation
 
 
-def _named(operands: int, function: Callable[..., Sequence[Any]]) -> Callable[[Frame, Instruction], Operation]:
+def _named(operands: int, function: Callable[..., Sequence[Any]]) -> Maker:
     """An instruction with a name: the function gets it first."""
-    return lambda frame, instruction: Operation(operands, functools.partial(function, instruction.value))
+    return lambda frames, instruction: Operation(operands, functools.partial(function, instruction.value))
 
 
 def _load_attr(name: str, owner: Any) -> Sequence[Any]:
@@ -130,7 +130,7 @@ def _delete_subscr(owner: Any, index: Any) -> Sequence[Any]:
     return ()
 
 
-def _format(frame: Frame, instruction: Instruction) -> Operation:
+def _format(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     convert = (None, str, repr, ascii)[instruction.arg & 3]
 
     def run(value: Any, spec: str = "") -> Sequence[Any]:
@@ -139,7 +139,7 @@ def _format(frame: Frame, instruction: Instruction) -> Operation:
     return Operation(2 if instruction.arg & 4 else 1, run)
 
 
-def _unpack(frame: Frame, instruction: Instruction) -> Operation:
+def _unpack(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     wanted = instruction.arg
 
     def run(value: Any) -> Sequence[Any]:
@@ -155,7 +155,7 @@ def _unpack(frame: Frame, instruction: Instruction) -> Operation:
     return Operation(1, run)
 
 
-def _unpack_ex(frame: Frame, instruction: Instruction) -> Operation:
+def _unpack_ex(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     before, after = instruction.arg & 255, instruction.arg >> 8
 
     def run(value: Any) -> Sequence[Any]:
@@ -168,9 +168,9 @@ def _unpack_ex(frame: Frame, instruction: Instruction) -> Operation:
     return Operation(1, run)
 
 
-def _import(frame: Frame, instruction: Instruction) -> Operation:
+def _import(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     def run(level: int, names: Any) -> Sequence[Any]:
-        return (__import__(instruction.value, frame.globals, None, names, level),)
+        return (__import__(instruction.value, frames[-1].globals, None, names, level),)
 
     return Operation(2, run)
 
@@ -179,8 +179,8 @@ def _import_from(name: str, module: Any) -> Sequence[Any]:
     return (module, getattr(module, name))
 
 
-def _into_container(method: str) -> Callable[[Frame, Instruction], Operation]:
-    def make(frame: Frame, instruction: Instruction) -> Operation:
+def _into_container(method: str) -> Maker:
+    def make(frames: Sequence[Frame], instruction: Instruction) -> Operation:
         def run(container: Any, *rest: Any) -> Sequence[Any]:
             *between, value = rest
             getattr(container, method)(value)
@@ -191,7 +191,7 @@ def _into_container(method: str) -> Callable[[Frame, Instruction], Operation]:
     return make
 
 
-def _map_add(frame: Frame, instruction: Instruction) -> Operation:
+def _map_add(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     def run(container: Any, *rest: Any) -> Sequence[Any]:
         *between, key, value = rest
         container[key] = value
@@ -200,23 +200,45 @@ def _map_add(frame: Frame, instruction: Instruction) -> Operation:
     return Operation(instruction.arg + 2, run)
 
 
-def _merge(frame: Frame, instruction: Instruction) -> Operation:
-    def run(container: Any, *rest: Any) -> Sequence[Any]:
+def _merge(frames: Sequence[Frame], instruction: Instruction) -> Operation:
+    def run(function: Any, args: Any, container: Any, *rest: Any) -> Sequence[Any]:
         *between, value = rest
+        wrong = _merge_keywords(container, value)
+        if wrong:
+            raise TypeError(f"{in_messages(function)} {wrong}")
+        if any(type(key) is not str for key in container):
+            raise TypeError("keywords must be strings")
+        return (function, args, container, *between)
+
+    return Operation(instruction.arg + 3, run)
+
+
+def _merge_keywords(container: Any, value: Any) -> str | None:
+    """Puts what a mapping holds into the keywords of a call. What is wrong, in the words of Python."""
+    try:
         for key in list(value.keys()):
-            if type(key) is not str:
-                raise TypeError("keywords must be strings")
+            if key in container:
+                return f"got multiple values for keyword argument {key!r}"
             container[key] = value[key]
-        return (container, *between)
+    except AttributeError:
+        return f"argument after ** must be a mapping, not {type(value).__name__}"
+    return None
 
-    return Operation(instruction.arg + 1, run)
+
+def in_messages(function: Any) -> str:
+    """What Python calls a function whose arguments are wrong."""
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return str(function)
+    module = getattr(function, "__module__", None)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
-def _build_map(frame: Frame, instruction: Instruction) -> Operation:
+def _build_map(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     return Operation(2 * instruction.arg, lambda *values: (dict(zip(values[::2], values[1::2], strict=True)),))
 
 
-def _contains(frame: Frame, instruction: Instruction) -> Operation:
+def _contains(frames: Sequence[Frame], instruction: Instruction) -> Operation:
     negate = bool(instruction.arg)
     return Operation(2, lambda value, container: ((value in container) ^ negate,))
 
@@ -236,7 +258,7 @@ _LOOK_AT_FRAMES: Final = (locals, globals, sys._getframe, inspect.currentframe, 
 _LOOK_WITHOUT_ARGUMENTS: Final = (super, vars, dir)
 _LOOK_WITHOUT_NAMESPACE: Final = (eval, exec)
 
-OPERATIONS: Final[dict[str, Callable[[Frame, Instruction], Operation]]] = {
+OPERATIONS: Final[dict[str, Maker]] = {
     "CALL": _call,
     "CALL_FUNCTION_EX": _call_ex,
     "POP_JUMP_FORWARD_IF_FALSE": _pop_jump(False),
@@ -246,8 +268,8 @@ OPERATIONS: Final[dict[str, Callable[[Frame, Instruction], Operation]]] = {
     "JUMP_IF_FALSE_OR_POP": _jump_or_pop(False),
     "JUMP_IF_TRUE_OR_POP": _jump_or_pop(True),
     "FOR_ITER": _for_iter,
-    "SEND": lambda frame, instruction: Operation(2, _send_or_jump),
-    "BEFORE_WITH": lambda frame, instruction: Operation(1, _with),
+    "SEND": lambda frames, instruction: Operation(2, _send_or_jump),
+    "BEFORE_WITH": lambda frames, instruction: Operation(1, _with),
     "GET_ITER": _simple(1, iter),
     "GET_YIELD_FROM_ITER": _simple(1, iter),
     "UNARY_NOT": _simple(1, operator.not_),
@@ -255,8 +277,8 @@ OPERATIONS: Final[dict[str, Callable[[Frame, Instruction], Operation]]] = {
     "UNARY_POSITIVE": _simple(1, operator.pos),
     "UNARY_INVERT": _simple(1, operator.invert),
     "BINARY_SUBSCR": _simple(2, operator.getitem),
-    "BINARY_OP": lambda frame, instruction: Operation(2, lambda a, b: (BINARY_FUNCTIONS[instruction.arg](a, b),)),
-    "COMPARE_OP": lambda frame, instruction: Operation(
+    "BINARY_OP": lambda frames, instruction: Operation(2, lambda a, b: (BINARY_FUNCTIONS[instruction.arg](a, b),)),
+    "COMPARE_OP": lambda frames, instruction: Operation(
         2, lambda a, b: (getattr(operator, COMPARE[instruction.value])(a, b),)
     ),
     "CONTAINS_OP": _contains,
@@ -264,8 +286,8 @@ OPERATIONS: Final[dict[str, Callable[[Frame, Instruction], Operation]]] = {
     "LOAD_METHOD": _named(1, _load_method),
     "STORE_ATTR": _named(2, _store_attr),
     "DELETE_ATTR": _named(1, _delete_attr),
-    "STORE_SUBSCR": lambda frame, instruction: Operation(3, _store_subscr),
-    "DELETE_SUBSCR": lambda frame, instruction: Operation(2, _delete_subscr),
+    "STORE_SUBSCR": lambda frames, instruction: Operation(3, _store_subscr),
+    "DELETE_SUBSCR": lambda frames, instruction: Operation(2, _delete_subscr),
     "FORMAT_VALUE": _format,
     "UNPACK_SEQUENCE": _unpack,
     "UNPACK_EX": _unpack_ex,
@@ -277,7 +299,7 @@ OPERATIONS: Final[dict[str, Callable[[Frame, Instruction], Operation]]] = {
     "DICT_MERGE": _merge,
     "SET_ADD": _into_container("add"),
     "MAP_ADD": _map_add,
-    "BUILD_SET": lambda frame, instruction: Operation(instruction.arg, lambda *values: (set(values),)),
+    "BUILD_SET": lambda frames, instruction: Operation(instruction.arg, lambda *values: (set(values),)),
     "BUILD_MAP": _build_map,
-    "GET_LEN": lambda frame, instruction: Operation(1, lambda value: (value, len(value))),
+    "GET_LEN": lambda frames, instruction: Operation(1, lambda value: (value, len(value))),
 }

@@ -18,7 +18,7 @@ from typing import Any
 from torchsleuth.frontend.assembling import lines, one, table_entry
 from torchsleuth.frontend.bytecode import exception_table
 from torchsleuth.frontend.frames import NULL, Frame, Generator, Handled, plain
-from torchsleuth.frontend.moving import deliver, handled_now, raises_again, while_handling
+from torchsleuth.frontend.moving import Call, called_from, deliver, handled_now, raises_again, while_handling
 from torchsleuth.frontend.tracebacks import without_ours
 
 _VALUE, _NULL, _HANDLED = "value", "null", "handled"
@@ -47,12 +47,12 @@ def finish(frames: list[Frame], error: BaseException | None = None) -> Any:
         generator = frame.generator
         outcome = frame.outcome
         stopped = False
-        handled = handled_now(frames)
+        handled, call = handled_now(frames), called_from(frames)
         try:
             if generator is not None:
-                result, stopped = while_handling(handled, _step_of_generator, generator, frame, error)
+                result, stopped = while_handling(handled, _step_of_generator, generator, frame, error, call)
             else:
-                result = while_handling(handled, resume, frame, error)
+                result = while_handling(handled, _begun, frame, error, call)
             error = None
         except BaseException as raised:  # noqa: BLE001 - it is raised in the frame that called this one
             error = raised
@@ -66,12 +66,12 @@ def finish(frames: list[Frame], error: BaseException | None = None) -> Any:
     return result
 
 
-def _step_of_generator(generator: Generator, frame: Frame, error: BaseException | None) -> tuple[Any, bool]:
+def _step_of_generator(generator: Generator, frame: Frame, error: BaseException | None, call: Call) -> tuple[Any, bool]:
     """Runs a generator that was at work until it yields (value, False) or returns (value, True)."""
     generator.frame = None
-    generator.native = natively = _begun(frame, error, yields=True)
+    generator.native = natively = _begun(frame, error, call, yields=True)
     try:
-        return next(natively), False
+        return call(next, (natively,), {}), False
     except StopIteration as stop:
         generator.native = None
         return stop.value, True
@@ -80,16 +80,11 @@ def _step_of_generator(generator: Generator, frame: Frame, error: BaseException 
         raise
 
 
-def resume(frame: Frame, error: BaseException | None = None) -> Any:
-    """Runs what is left of this frame (not of a generator) and returns its result."""
-    return _begun(frame, error)
-
-
 def native_generator(frame: Frame) -> Any:
     """A generator of Python's own that goes on where `frame`, suspended at a `yield` or not begun yet, stands."""
     if frame.instruction.name == "RETURN_GENERATOR":
         return _not_begun(frame)
-    generator = _begun(frame, None, yields=True, suspended=True)
+    generator = _begun(frame, None, called_from(()), yields=True, suspended=True)
     next(generator)  # runs the prologue up to its own yield, where the next value sent arrives
     return generator
 
@@ -119,7 +114,9 @@ def _is_full(cell: CellType) -> bool:
     return True
 
 
-def _begun(frame: Frame, error: BaseException | None, *, yields: bool = False, suspended: bool = False) -> Any:
+def _begun(
+    frame: Frame, error: BaseException | None, call: Call, *, yields: bool = False, suspended: bool = False
+) -> Any:
     """Calls what resumes `frame`: its result, or the generator."""
     code = frame.code
     while frame.keywords and error is None and frame.instructions[frame.place].name != "KW_NAMES":
@@ -152,7 +149,7 @@ def _begun(frame: Frame, error: BaseException | None, *, yields: bool = False, s
     frame.stack.clear()
     frame.locals.clear()
     del error
-    return function(*arguments)
+    return call(function, arguments, {})
 
 
 @functools.lru_cache(maxsize=4096)
