@@ -261,7 +261,7 @@ class _Walk:
             for words, other in others(getattr(value, name)):
                 yield Change(here, words, value, partial(object.__setattr__, value, name, other))
             yield Change(here, "deleted", value, partial(object.__delattr__, value, name))
-        if kind.__flags__ & (1 << 9) and not isinstance(value, (types.FunctionType, torch.Tensor)):
+        if kind.__flags__ & (1 << 9) and kind.__flags__ & (1 << 10) and not isinstance(value, torch.Tensor):
             same = type(kind)(kind.__name__, (kind,), {"__module__": kind.__module__, "__slots__": ()})
             yield Change(where, "of a subclass now", value, partial(object.__setattr__, value, "__class__", same))
 

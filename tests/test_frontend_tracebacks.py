@@ -180,6 +180,53 @@ def evaluated_by_another_name(x: torch.Tensor, n: int) -> Any:
 by_another_name = eval
 
 
+class Base:
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+
+class Derived(Base):
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        def me() -> Any:
+            return self
+
+        return super().scaled(x) if me() is self else x
+
+    def without_itself(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        del self
+        return super().scaled(x)
+
+    @staticmethod
+    def of_nobody(*args: torch.Tensor) -> torch.Tensor:
+        return super().scaled(*args)
+
+    def of_another_class(self, x: torch.Tensor) -> torch.Tensor:
+        return super().scaled(x + 1)
+
+
+def inherited(x: torch.Tensor, n: int) -> Any:
+    return Derived().scaled(x)
+
+
+def inherited_by_nobody(x: torch.Tensor, n: int) -> Any:
+    x = x + 1
+    try:
+        return Derived().without_itself(x)
+    except RuntimeError as error:
+        print(error)
+    return Derived.of_nobody(x)
+
+
+def inherited_by_no_class(x: torch.Tensor, n: int) -> Any:
+    (cell,) = Derived.of_another_class.__closure__ or ()
+    cell.cell_contents = None
+    try:
+        return Derived().of_another_class(x)
+    finally:
+        cell.cell_contents = Derived
+
+
 def own_locals(x: torch.Tensor, n: int) -> Any:
     y = x + 1
     print("behind a break")
@@ -333,7 +380,7 @@ def seen(function: Callable[..., Any], n: int) -> tuple[str, str]:
     [
         told, walked, kept, chained, in_context, raised_again, nothing_to_raise, of_an_operator, in_a_finally,
         of_a_generator, of_a_group, what_is_handled, what_a_break_handles, evaluated, evaluated_in,
-        evaluated_by_another_name, own_locals, own_frame,
+        evaluated_by_another_name, inherited, inherited_by_nobody, inherited_by_no_class, own_locals, own_frame,
     ],
     ids=lambda function: function.__name__,
 )  # fmt: skip

@@ -61,6 +61,8 @@ class Attributes(Machine):
             return self._of_class(owner, name)
         if kind is FunctionType:
             return self._of_function(owner, name)
+        if kind is MethodType and lookup(MethodType, name) is ABSENT:
+            return self.load_attr(owner.__func__, name)
         if kind is super:
             return self._of_super(owner, name)
         if kind is Generator:
@@ -230,8 +232,10 @@ class Attributes(Machine):
         return self.look(getattr, owner, name)
 
     def _of_function(self, owner: FunctionType, name: str) -> Any:
-        if id(owner) in self.made or self.outside.sources.get(id(owner)) is None:
+        if id(owner) in self.made:
             return self.look(getattr, owner, name)
+        if self.outside.sources.get(id(owner)) is None:  # found in a class
+            self.outside.root(owner, owner.__qualname__)
         inside = attributes_of(owner)
         if inside is not None and (name in inside or not hasattr(FunctionType, name)):
             self.outside.function_attribute(owner, name)

@@ -24,7 +24,7 @@ from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, EXHAUSTED, VIEWS, a_, dict_of
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.natives import Natives
-from torchsleuth.frontend.outside import attributes_of, lookup, slots_of
+from torchsleuth.frontend.outside import attributes_of, cell_content, lookup, slots_of
 from torchsleuth.frontend.symbolic import Symbolic, made_plain
 
 
@@ -199,13 +199,20 @@ class Builtins(Natives):
         if args:
             return self.look(super, *args)
         frame = self.frames[-1]
-        self.outside.cell(frame.cells["__class__"])
+        cell = frame.cells.get("__class__")
+        if cell is None or not frame.code.co_argcount:
+            raise Break("super() outside of a method")
+        self.outside.cell(cell)
+        defined_in = cell_content(cell)
         first = frame.code.co_varnames[0]
-        found = frame.locals[first] if first in frame.locals else frame.cells[first].cell_contents
+        held = frame.cells.get(first)
+        found = frame.locals.get(first, ABSENT if held is None else cell_content(held))
+        if not isinstance(defined_in, type) or found is ABSENT:
+            raise Break("super() in a method whose class or first argument is gone")
         me = self.outside.settle(found)
         if type(found) is Untouched:
             frame.locals[first] = me
-        return self.look(super, frame.cells["__class__"].cell_contents, me)
+        return self.look(super, defined_in, me)
 
     def _bool(self, *args: Any) -> Any:
         return self.truth(args[0]) if args else False
