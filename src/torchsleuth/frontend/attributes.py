@@ -21,6 +21,7 @@ from torchsleuth.frontend.frames import ABSENT, DISCARD, Generator
 from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.machine import PUSHED, Break, Machine, UserError
 from torchsleuth.frontend.outside import attributes_of, lookup, read, slot_of, slots_of
+from torchsleuth.frontend.symbolic import as_plain
 
 _STORES = ("_parameters", "_buffers", "_modules")
 _CALLABLES = (FunctionType, BuiltinFunctionType, MethodType, types.MethodWrapperType, types.MethodDescriptorType)
@@ -52,6 +53,7 @@ class Attributes(Machine):
 
     def load_attr(self, owner: Any, name: str) -> Any:
         """The attribute, or `PUSHED`."""
+        owner = as_plain(owner)
         kind = type(owner)
         if isinstance(owner, torch.Tensor):
             return self._of_tensor(owner, name)
@@ -297,6 +299,10 @@ class Attributes(Machine):
         if name in torch_calls.FACTS:
             self.recorder.knows_kind(owner)
             return self.look(getattr, owner, name)
+        if name in torch_calls.OWN_FACTS:
+            value = self.look(getattr, owner, name)
+            self.outside.tensor_fact(owner, f".{name}", value)
+            return value
         if isinstance(found, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, classmethod)):
             return self.look(getattr, owner, name)
         if isinstance(found, property) and found.fget is not None and not isinstance(found.fget, FunctionType):

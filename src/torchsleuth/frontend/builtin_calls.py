@@ -25,7 +25,13 @@ from torchsleuth.frontend.iterating import CONTAINERS, EXHAUSTED, VIEWS, a_, dic
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.natives import Natives
 from torchsleuth.frontend.outside import attributes_of, cell_content, lookup, slots_of
-from torchsleuth.frontend.symbolic import Symbolic, made_plain
+from torchsleuth.frontend.symbolic import Symbolic, as_plain, made_plain
+
+
+def type_of(value: Any) -> type:
+    """What the program takes this for."""
+    kind = type(value)
+    return types.GeneratorType if kind is Generator else int if kind is Symbolic else kind
 
 
 class Builtins(Natives):
@@ -132,6 +138,8 @@ class Builtins(Natives):
             and type(items) in (*CONTAINERS, *VIEWS)
             and all(type(each) in (int, float, bool, str, Symbolic) for each in items)
         ):
+            if any(type(each) not in (int, Symbolic) for each in items):
+                items = [as_plain(each) for each in items]
             self.outside.deep(items)
             if items or default is polyfills.NO_DEFAULT:
                 if len(values) == 1 and len(items) == 1:
@@ -150,6 +158,7 @@ class Builtins(Natives):
         return self._text(value, "__repr__", repr)
 
     def _text(self, value: Any, name: str, function: Callable[[Any], str]) -> Any:
+        value = as_plain(value)
         found = lookup(type(value), name)
         if is_python(found):
             return self.call(found, [value], {})
@@ -183,6 +192,7 @@ class Builtins(Natives):
             raise Break(f"the text of a {type(value).__qualname__}")
 
     def _hash(self, value: Any) -> Any:
+        value = as_plain(value)
         found = lookup(type(value), "__hash__")
         if is_python(found):
             return self.call(found, [value], {})
@@ -192,7 +202,7 @@ class Builtins(Natives):
 
     def _type(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
-            return types.GeneratorType if type(args[0]) is Generator else type(args[0])
+            return type_of(args[0])
         raise Break("a class is made")
 
     def _super(self, *args: Any) -> Any:

@@ -53,7 +53,7 @@ from torchsleuth.frontend.opcodes import Interpreter
 from torchsleuth.frontend.rebuilding import CannotRebuild
 from torchsleuth.frontend.records import Crash, Entry
 from torchsleuth.frontend.resuming import finish
-from torchsleuth.frontend.segments import Segment, compile_segment
+from torchsleuth.frontend.segments import BackendRaised, Segment, compile_segment
 from torchsleuth.frontend.verifying import checked
 
 LIMIT: Final = 8
@@ -318,6 +318,8 @@ class Captured:
                 with machine.recorder.auditor:
                     stop = machine.record()
                 segment, returned = self._cut(machine, stop, entry)
+                if self.dynamic:
+                    returned = machine.without_symbols(machine.frames, returned, stop.error)
                 goes_round = stop.operation is not None and self._goes_round(point, machine)
                 frames = machine.frames
                 machine.release()
@@ -371,6 +373,7 @@ class Captured:
         if not why:
             layout: Layout = ()
             values = [returned]
+            failed: Exception | None = None
             if not stop.returned:
                 at_work = stop.operation is not None
                 looked_at = stop.broken is not None and not stop.broken.leave and not at_work
@@ -382,6 +385,11 @@ class Captured:
                 why = f"a later call could not make {reason} anew"
             except RecursionError:
                 why = "a value that lives on refers to itself"
+            except BackendRaised as raised:
+                failed = raised.error
+            except Exception as fault:  # noqa: BLE001 - a bug of ours: the call goes on, and nothing is kept
+                why = f"the translator failed: {type(fault).__name__}: {fault}"
+                self._crash(machine, fault, entry)
             else:
                 segment.layout = layout
                 segment.operation = stop.operation
@@ -393,6 +401,10 @@ class Captured:
                     taken = stack[len(stack) - stop.operation.operands :]
                     segment.operands = sum(each is not NULL for each in taken)
                 return segment, returned
+            if failed is not None:
+                machine.frames.clear()
+                values.clear()
+                raise failed
         self.uncacheable.append(why)
         return None, returned
 
@@ -402,13 +414,12 @@ class Captured:
             *machine.generators,
             *machine.began_with,
         ]
-        handed_over = HandedOver(suspended, machine.frames)
+        handed_over = HandedOver(suspended, machine.frames, machine.outside, self.dynamic)
         returned = stop.value
         if handed_over:
             handed_over.in_frames(machine.frames)
             returned = handed_over.put(returned)
-            for snapshot in list(machine.outside.snapshots.values()):
-                handed_over.put(snapshot.value)
+            handed_over.in_the_outside()
         return handed_over, returned
 
     def _compiled(self, machine: Machine, values: list[Any], handed_over: HandedOver, *, returns: bool) -> Segment:
@@ -416,14 +427,7 @@ class Captured:
         fn = self.fn
         of = getattr(fn, "__name__", None) or type(fn).__name__
         name = f"{of}_{self._names}" if str(of).isidentifier() else f"graph_{self._names}"
-        try:
-            return compile_segment(machine, values, handed_over, backend=self.backend, name=name, returns=returns)
-        except CannotRebuild:
-            raise
-        except BaseException:
-            machine.frames.clear()
-            values.clear()
-            raise
+        return compile_segment(machine, values, handed_over, backend=self.backend, name=name, returns=returns)
 
     def _note(self, found: GraphBreak) -> None:
         key = (found.reason, found.place, found.natively)

@@ -22,7 +22,7 @@ from torchsleuth.frontend.iterating import CONTAINERS, ITERATORS, VIEWS
 from torchsleuth.frontend.machine import PUSHED, Break
 from torchsleuth.frontend.operations import BINARY, BINARY_FUNCTIONS, COMPARE
 from torchsleuth.frontend.outside import lookup
-from torchsleuth.frontend.symbolic import Symbolic, made_plain
+from torchsleuth.frontend.symbolic import SYMBOLIC_OPERATORS, Symbolic, made_plain
 
 _SWAPPED: Final = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
 _NUMBERS: Final = (int, float, bool, complex)
@@ -42,11 +42,14 @@ class Expressions(Calls):
         if isinstance(value, torch.Tensor):
             frame.stack.append(self.torch_call(function, False, (value,), {}))
             return
+        if type(value) is Symbolic:
+            frame.stack.append(self.look(function, made_plain(value) if name == "invert" else value))
+            return
         found = lookup(type(value), f"__{name}__")
         if is_python(found):
             self.outside.class_attribute(type(value), f"__{name}__", found)
             self.push(frame, self.call(found, [value], {}))
-        elif is_constant(value) or type(value) is Symbolic:
+        elif is_constant(value):
             frame.stack.append(self.look(function, value))
         else:
             self._must_be_known(value)
@@ -87,11 +90,12 @@ class Expressions(Calls):
                 function = BINARY_FUNCTIONS[instruction.arg % len(BINARY)]  # a number can't be changed in place
             stack.append(self.torch_call(function, False, (left, right), {}))
             return
-        if Symbolic in kinds and all(issubclass(kind, _NUMBERS) for kind in kinds):
-            if function in (operator.truediv, operator.pow, operator.itruediv, operator.ipow):
+        if Symbolic in kinds:
+            if function not in SYMBOLIC_OPERATORS or not all(kind in (int, Symbolic) for kind in kinds):
                 left, right = made_plain(left), made_plain(right)
-            stack.append(self.look(function, left, right))
-            return
+            if all(issubclass(kind, _NUMBERS) for kind in kinds):
+                stack.append(self.look(function, left, right))
+                return
         self.push(frame, self._binary(function, instruction.arg, left, right))
 
     def _has_python_operator(self, value: Any) -> bool:
@@ -180,6 +184,12 @@ class Expressions(Calls):
         right, left = stack.pop(), stack.pop()
         name = COMPARE[instruction.value]
         function = getattr(operator, name)
+        if Symbolic in (type(left), type(right)):
+            if isinstance(left, int) and isinstance(right, int):
+                stack.append(self.look(function, left, right))
+                return
+            if not (isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor)):
+                left, right = made_plain(left), made_plain(right)
         if type(left) in SIMPLE and type(right) in SIMPLE:
             stack.append(self.look(function, left, right))
         elif isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
@@ -191,10 +201,6 @@ class Expressions(Calls):
                     return
                 raise Break("a comparison of a tensor with what is none")
             stack.append(self.torch_call(function, False, (left, right), {}))
-        elif Symbolic in (type(left), type(right)):
-            if not (isinstance(left, int) and isinstance(right, int)):
-                left, right = made_plain(left), made_plain(right)
-            stack.append(self.look(function, left, right))
         else:
             self.push(frame, self._compare(name, function, left, right))
 

@@ -43,6 +43,7 @@ from torchsleuth.frontend.moving import (
 )
 from torchsleuth.frontend.outside import Outside
 from torchsleuth.frontend.recorder import Recorder
+from torchsleuth.frontend.replacing import Numbers
 from torchsleuth.frontend.resuming import finish
 
 PUSHED: Final = object()
@@ -273,6 +274,19 @@ class Machine:
             if escaped is not None:
                 raise UserError(escaped)
 
+    def without_symbols(self, frames: list[Frame], value: Any = None, error: BaseException | None = None) -> Any:
+        """The value, what these frames hold, and what was put into the outside: with numbers for symbolic sizes.
+
+        The recording is over, or spoiled: for whoever goes on from here there are no symbols.
+        """
+        if self.recorder.dynamic:
+            numbers = Numbers(self.outside)
+            numbers.in_frames(frames)
+            numbers.in_the_outside()
+            numbers.put(error)
+            value = numbers.put(value)
+        return value
+
     def _undrained(self, value: Any) -> Any:
         """An iterator that gives once more what was taken from it: the instruction is going to be run again."""
         iterator, taken = self.drained.get(id(value), (None, []))
@@ -316,6 +330,7 @@ class Machine:
             self.home.nested_fault(self, signal)
             self.recorder.spoil(f"the translator failed: {type(signal).__name__}: {signal}")
         acted, self.acted = self.acted, True
+        self.without_symbols(self.frames if operation is not None else self.frames[base:])
         with self.recorder.auditor.unrecorded():
             if operation is not None:
                 error = perform(self.frames, operation)[1]
@@ -357,6 +372,7 @@ class Machine:
         self.acted = True
         self.home.nested_break(self, broken)
         self.recorder.spoil(broken.reason)
+        args, kwargs = self.without_symbols([], (args, kwargs))
         with self.recorder.auditor.unrecorded():
             return self.native(while_handling, handled_now(self.frames), functools.partial(function, *args, **kwargs))
 

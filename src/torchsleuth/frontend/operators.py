@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from torchsleuth.frontend import torch_calls
 from torchsleuth.frontend.iterating import Iterating, a_
 from torchsleuth.frontend.machine import Break
 from torchsleuth.frontend.recorder import OperatorRaised
+from torchsleuth.frontend.sharing import memory
 from torchsleuth.frontend.symbolic import made_plain
 
 
@@ -65,6 +67,8 @@ class Operators(Iterating):
             raise Break(f"a tensor of the class {type(tensor).__qualname__}")
         if name in torch_calls.FACT_METHODS:
             return self._tensor_fact(tensor, name, args, kwargs)
+        if name == "storage_offset":
+            return self._storage_offset(tensor)
         if name == "__getitem__":
             return self.torch_call(operator.getitem, False, (tensor, *args), kwargs)
         if name == "__setitem__":
@@ -87,9 +91,23 @@ class Operators(Iterating):
             if name == "size" and type(args[0]) is int and -len(shape) <= args[0] < len(shape):
                 return shape[args[0]]
         self.recorder.knows_kind(tensor)
-        if self.recorder.dynamic and name in ("stride", "storage_offset", "is_contiguous", "is_same_size"):
-            made_plain(self.recorder.size(tensor))
-        return self._fact(getattr(tensor, name), [made_plain(each) for each in args], kwargs)
+        answer = self._fact(getattr(tensor, name), args, kwargs)
+        self._guard_sizes(tensor, operator.methodcaller(name, *args, **kwargs), answer)
+        return answer
+
+    def _guard_sizes(self, tensor: torch.Tensor, fact: Callable[[Any], Any], answer: Any) -> None:
+        """In a dynamic recording, what was answered may depend on sizes."""
+        if self.recorder.dynamic and self.recorder.knows(tensor):
+            self.recorder.sizes.ask_tensor(fact, self.recorder.node(tensor), answer)
+
+    def _storage_offset(self, tensor: torch.Tensor) -> int:
+        if self.outside.is_ours(tensor) and memory(tensor) in {memory(each.tensor) for each in self.recorder.inputs}:
+            raise Break("storage_offset() of a view: it depends on what it is a view of")
+        offset: int = self.look(tensor.storage_offset)
+        self.outside.tensor_fact(tensor, ".storage_offset()", offset)
+        if self.outside.is_ours(tensor):
+            self._guard_sizes(tensor, torch.Tensor.storage_offset, offset)
+        return offset
 
     def _fact(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         for each in (*args, *kwargs.values()):

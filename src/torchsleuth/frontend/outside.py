@@ -200,6 +200,14 @@ class Outside:
         self.tensors[id(value)] = here
         self._kinds[id(value)] = type(value)
 
+    def tensor_fact(self, tensor: torch.Tensor, asked: str, answer: bool | int) -> None:
+        """A tensor was asked what does not follow from its kind: `asked` (`.is_leaf`) behind its name gave `answer`."""
+        here = self.tensors.get(id(tensor))
+        if here is not None and self.once("fact", here.code, asked):
+            self.guards.check(
+                f"{here.code}{asked} == {answer!r}", f"{here.words}{asked} is {answer}", here.code + asked
+            )
+
     def check_kinds(self, inputs: Iterable[torch.Tensor]) -> None:
         """Guards the classes of tensors that are no inputs of the graph; those of inputs are checked elsewhere."""
         checked = set(map(id, inputs))

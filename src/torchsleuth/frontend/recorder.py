@@ -23,6 +23,7 @@ from torchsleuth import torch_compat
 from torchsleuth.frontend.auditing import Auditor, Facts
 from torchsleuth.frontend.guards import Guards, Source
 from torchsleuth.frontend.outside import Outside
+from torchsleuth.frontend.sharing import memory
 from torchsleuth.frontend.symbolic import Sizes, Symbolic, as_numbers, has_symbolic, product
 
 
@@ -102,11 +103,12 @@ class Recorder:
         self._on_spoil = spoiled
         self._nodes: dict[int, fx.Node | tuple[Any, int]] = {}
         self._alive: dict[int, Any] = {}
-        self._mutated: list[torch.Tensor] = []
+        self.mutated: list[torch.Tensor] = []
+        """What operators have written to."""
 
     def release(self) -> None:
         """Lets go of all tensors and objects, once the segment is compiled."""
-        self.inputs, self._nodes, self._alive, self._mutated = [], {}, {}, []
+        self.inputs, self._nodes, self._alive, self.mutated = [], {}, {}, []
         self.guards, self.graph = Guards(), fx.Graph()
         self.outside = Outside(self.guards)
         self.sizes = Sizes(self.graph)
@@ -190,14 +192,14 @@ class Recorder:
             if node not in seen:
                 seen.add(node)
                 todo += node.all_input_nodes
-        return not any(_memory(each) == _memory(tensor) for each in self._mutated)
+        return not any(memory(each) == memory(tensor) for each in self.mutated)
 
     # -- calls
 
     def call(self, target: Any, method: bool, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
         """Runs a call of torch's and writes it down: as a method of that name, or as a function."""
         fx_args, fx_kwargs = self._argument(tuple(args)), self._argument(dict(kwargs))
-        shapes = [(each, each.shape) for each in _tensors_in((args, kwargs)) if id(each) in self.outside.tensors]
+        before = [(each, Kind.of(each)) for each in _tensors_in((args, kwargs)) if id(each) in self.outside.tensors]
         if self.dynamic:
             args, kwargs = as_numbers(tuple(args)), as_numbers(dict(kwargs))
         with self.auditor.recorded() as facts:
@@ -205,8 +207,8 @@ class Recorder:
                 result = run(*args, **kwargs)
             except BaseException as error:  # noqa: BLE001 - it goes where the program handles it
                 raise OperatorRaised(error) from None
-        if facts.written and any(tensor.shape != before for tensor, before in shapes):
-            self.spoil("an operator changed the shape of a tensor from before the graph")
+        if facts.written and any(Kind.of(tensor) != kind for tensor, kind in before):
+            self.spoil("an operator changed the shape of a tensor from before the graph, or that it requires gradients")
         try:
             self._write(target, method, fx_args, fx_kwargs, result, facts)
         except Exception as fault:  # noqa: BLE001 - the operator has run: the call has to go on
@@ -238,7 +240,7 @@ class Recorder:
             self.spoil(f"{facts.data_dependent}: its result depends on the data")
         if facts.random or facts.written:
             node.meta["effect"] = True
-        self._mutated += facts.written
+        self.mutated += facts.written
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -291,10 +293,3 @@ def _only_tensors(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(each is None or isinstance(each, torch.Tensor) or _only_tensors(each) for each in value)
     return False
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    try:
-        return torch_compat.storage_key(tensor.untyped_storage())
-    except (RuntimeError, NotImplementedError):
-        return id(tensor)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CellType, FunctionType, MethodType
@@ -33,6 +34,7 @@ from torch import fx
 
 from torchsleuth import torch_compat
 from torchsleuth.frontend import guards as guarding
+from torchsleuth.frontend.backends import eager
 from torchsleuth.frontend.frames import ABSENT, Generator
 from torchsleuth.frontend.generators import HandedOver, real_generator
 from torchsleuth.frontend.guards import GUARD_ERRORS, MISS, Explained, Line, exactly
@@ -42,8 +44,32 @@ from torchsleuth.frontend.outside import cell_content, lookup, read, same_elemen
 from torchsleuth.frontend.positions import parts
 from torchsleuth.frontend.rebuilding import Rebuilder, advanced
 from torchsleuth.frontend.recorder import Input, Recorder, arrangement_of
+from torchsleuth.frontend.sharing import Sharing
+
+log = logging.getLogger("torchsleuth.frontend")
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+
+
+class BackendRaised(Exception):
+    """Carries what the backend has raised: it is the user's to know of, and no fault of ours."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Check:
+    """What has to hold for several tensors together."""
+
+    name: str
+    """Of the function, in the code of the segment."""
+    holds: Callable[..., bool]
+    tensors: list[str]
+    """Expressions for its arguments."""
+    why_not: Callable[..., str]
+    """What does not hold, in words."""
 
 
 @dataclass
@@ -74,8 +100,7 @@ class Segment:
     next: Any = None
     """Where it goes on, if the operation pushes values and does not jump."""
     next_when_jumped: Any = None
-    tensors: list[str] = field(default_factory=list)
-    why_not: list[Callable[..., str]] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
 
     def ends_at(self, code: Any, place: int) -> bool:
         """Whether what runs natively behind it is this instruction."""
@@ -97,11 +122,10 @@ class Segment:
             for line in self.lines:
                 if line.target:
                     scope[line.target] = eval(line.code, scope)  # noqa: S307 - our own generated code
-            tensors = [eval(code, scope) for code in self.tensors]  # noqa: S307 - our own generated code
-            for why in self.why_not:
-                words = why(*tensors)
-                if words:
-                    return Explained("the tensors are of the same kind", words)
+            for each in self.checks:
+                tensors = [eval(code, scope) for code in each.tensors]  # noqa: S307 - our own generated code
+                if not each.holds(*tensors):
+                    return Explained("the tensors are of the same kind", each.why_not(*tensors))
         return Explained("all guards hold", "nothing has changed")
 
 
@@ -139,7 +163,6 @@ _NAMES: dict[str, Any] = {
     "AT_WORK": at_work,
     "REAL_GENERATOR": real_generator,
     "ADVANCED": advanced,
-    "ARRANGED": arrangement_of,
     "PARTS": parts,
     "SET_GRAD": torch_compat.set_grad_mode(),
 }
@@ -150,26 +173,27 @@ def compile_segment(
 ) -> Segment:
     """Compiles what a machine has recorded. `live`: the values that live on, or what is returned.
 
-    Raises `CannotRebuild` if a later call could not make them. What the backend raises goes through.
+    Raises `CannotRebuild` if a later call could not make them, and `BackendRaised`.
     """
     recorder = machine.recorder
     recorder.sizes.closed = False
     rebuilder = Rebuilder(machine, handed_over)
     values = [rebuilder.value(each) for each in live]
     rebuilder.all_effects()
-    graph = _Graph(recorder, rebuilder.outputs)
-    compiled, module = graph.compiled(backend, name)
+    graph = _Graph(recorder, rebuilder.outputs, backend)
+    compiled, module = graph.compiled(name)
     return _written(recorder, rebuilder, graph, compiled, module, values, name, returns)
 
 
 class _Graph:
     """The graph of a segment on its way to the backend."""
 
-    def __init__(self, recorder: Recorder, outputs: list[fx.Node]) -> None:
+    def __init__(self, recorder: Recorder, outputs: list[fx.Node], backend: Backend) -> None:
         self.recorder = recorder
+        self.backend = backend
         self.graph = recorder.graph
         self.questions = [
-            (each, each.left.node(), each.right.node() if hasattr(each.right, "node") else each.right)
+            (each, *(side.node() if hasattr(side, "node") else side for side in (each.left, each.right)))
             for each in recorder.sizes.questions
         ]
         asked = {node for _, left, right in self.questions for node in (left, right) if isinstance(node, fx.Node)}
@@ -182,48 +206,62 @@ class _Graph:
         self.inputs: list[Input] = [each for each in recorder.inputs if each.node in kept]
         self.shapes: Callable[..., bool] | None = None
         self.shape_words = ""
+        self.sharing = None if backend is eager else Sharing.of([each.tensor for each in self.inputs], recorder.mutated)
+        self.dynamic = recorder.dynamic and not (self.sharing and self.sharing.found)
+        """Of tensors that lie in one another, compilers get no sizes that may change."""
 
     @property
     def is_empty(self) -> bool:
         return all(node.op in ("placeholder", "output") for node in self.graph.nodes) and not self.outputs
 
-    def compiled(self, backend: Backend, name: str) -> tuple[Callable[..., Any] | None, fx.GraphModule | None]:
-        if self.is_empty and not self.recorder.dynamic:
+    def changing(self, each: Input) -> list[bool]:
+        """Which sizes of an input may be others in a later call."""
+        fixed = not self.dynamic or isinstance(each.tensor, torch.nn.Parameter)
+        return [not fixed and size not in (0, 1) for size in each.kind.size]
+
+    def compiled(self, name: str) -> tuple[Callable[..., Any] | None, fx.GraphModule | None]:
+        if self.is_empty and not self.dynamic:
             return None, None
         module = fx.GraphModule(torch.nn.Module(), self.graph, class_name=name)
         examples: list[Any] = [each.tensor for each in self.inputs]
         with contextlib.ExitStack() as stack:
-            if self.recorder.dynamic:
-                examples = self._symbolic(module, stack)
-                if self.is_empty:
-                    return None, None
+            fakes = self._symbolic(module) if self.dynamic else None
+            if fakes is not None:
+                examples = list(fakes.inputs)
+                stack.enter_context(fakes.tracing())
             stack.enter_context(torch.set_grad_enabled(self.recorder.grad_at_start))
+            compiled = None
             try:
-                compiled = backend(module, examples)
-            except Exception as error:
+                if not self.is_empty:
+                    compiled = self.backend(module, examples)
+            except Exception as error:  # noqa: BLE001 - it is raised again, where it is told from faults of ours
                 note(error, f"the backend was given the graph {name}:\n{module.code.strip()}")
-                raise
-        return compiled, module
+                raise BackendRaised(error) from None
+            if fakes is not None:
+                self.shapes, self.shape_words = fakes.guard()  # the backend may have asked about sizes, too
+        return compiled, module if compiled is not None else None
 
-    def _symbolic(self, module: fx.GraphModule, stack: contextlib.ExitStack) -> list[Any]:
-        """Fake inputs with symbolic sizes; what was asked about sizes becomes a guard."""
-        sizes = [_changing(each) for each in self.inputs]
-        fakes = torch_compat.symbolic_inputs([each.tensor for each in self.inputs], sizes)
+    def _symbolic(self, module: fx.GraphModule) -> torch_compat.SymbolicInputs | None:
+        """Fake inputs with symbolic sizes, of which was asked what the recording has asked.
+
+        None if the graph can't be run on such: then it is one for the sizes that were recorded, and no others.
+        """
+        sizes = [self.changing(each) for each in self.inputs]
         asked = [(question.compare, left, right, question.answer) for question, left, right in self.questions]
-        fakes.propagate(module, asked)
+        try:
+            fakes = torch_compat.symbolic_inputs([each.tensor for each in self.inputs], sizes)
+            fakes.propagate(module, asked)
+        except Exception as error:  # noqa: BLE001 - torch has no rule for some operator, or ours disagree with its
+            log.debug("the sizes of %s can't stay symbolic: %s", module, error)
+            self.dynamic = False
+            for node in module.graph.nodes:
+                node.meta.pop("example_value", None)
+            return None
         for node in reversed(list(module.graph.nodes)):
             if not node.users and not _does_something(node) and node.op != "placeholder":
                 module.graph.erase_node(node)
         module.recompile()
-        self.shapes, self.shape_words = fakes.guard()
-        stack.enter_context(fakes.tracing())
-        return list(fakes.inputs)
-
-
-def _changing(each: Input) -> list[bool]:
-    """Which sizes of an input may be others in a later call."""
-    fixed = isinstance(each.tensor, torch.nn.Parameter)
-    return [not fixed and size not in (0, 1) for size in each.kind.size]
+        return fakes
 
 
 def _does_something(node: fx.Node) -> bool:
@@ -250,24 +288,10 @@ def _written(
     if lines:
         code += ["    try:", *(f"        {line.python()}" for line in lines), "    except GUARD_ERRORS: return MISS"]
     code.append("    if not STATE(): return MISS")
-    tensors = [each.source.code for each in recorder.inputs]
-    why_not: list[Callable[..., str]] = []
-    if tensors:
-        code.append(f"    if not TENSORS({', '.join(tensors)}): return MISS")
-        names["TENSORS"], why = _tensor_check(recorder)
-        said = [each.source.words for each in recorder.inputs]
-        why_not.append(lambda *now: why(*now, names=said))
-    if recorder.dynamic:
-        for number, each in enumerate(recorder.inputs):
-            if any(_changing(each)):
-                names[f"A{number}"] = each.kind.arrangement
-                code.append(f"    if ARRANGED({each.source.code}) != A{number}: return MISS")
-    if graph.shapes is not None:
-        names["SHAPES"] = graph.shapes
-        shaped = ", ".join(each.source.code for each in graph.inputs)
-        code.append(f"    if not SHAPES({shaped}): return MISS")
-        words = graph.shape_words
-        why_not.append(lambda *now: f"sizes must fulfil {words}")
+    checks = _checks(recorder, graph)
+    for each in checks:
+        names[each.name] = each.holds
+        code.append(f"    if not {each.name}({', '.join(each.tensors)}): return MISS")
     if compiled is not None:
         names["GRAPH"] = compiled
         taken = ", ".join(each.source.code for each in graph.inputs)
@@ -281,19 +305,56 @@ def _written(
     text = "\n".join(code)
     exec(compile(text, f"<{name}>", "exec"), names)
     run = names.pop("segment")
-    return Segment(run, text, names, lines, module, name, returns=returns, tensors=tensors, why_not=why_not)
+    return Segment(run, text, names, lines, module, name, returns=returns, checks=checks)
 
 
-def _tensor_check(recorder: Recorder) -> tuple[Callable[..., bool], Callable[..., str]]:
-    kinds = [each.kind for each in recorder.inputs]
-    changing = [_changing(each) for each in recorder.inputs]
-    dynamic = recorder.dynamic
+def _checks(recorder: Recorder, graph: _Graph) -> list[Check]:
+    """What has to hold for tensors, all together."""
+    met = recorder.inputs
+    checks = []
+    if met:
+        checks.append(_kinds(met, graph))
+    moving = [each for each in met if any(graph.changing(each))]
+    if moving:
+        arranged = [each.kind.arrangement for each in moving]
+        checks.append(
+            Check(
+                "ARRANGED",
+                lambda *now: list(map(arrangement_of, now)) == arranged,
+                _codes(moving),
+                lambda *now: "the elements lie in memory in another order",
+            )
+        )
+    if graph.sharing:
+        checks.append(
+            Check(
+                "SHARING",
+                graph.sharing.holds,
+                _codes(graph.inputs),
+                lambda *now: "tensors share memory in another way, and the graph writes to it",
+            )
+        )
+    if graph.shapes is not None:
+        words = f"sizes must fulfil {graph.shape_words}"
+        checks.append(Check("SHAPES", graph.shapes, _codes(graph.inputs), lambda *now: words))
+    return checks
+
+
+def _codes(inputs: list[Input]) -> list[str]:
+    return [each.source.code for each in inputs]
+
+
+def _kinds(inputs: list[Input], graph: _Graph) -> Check:
+    kinds = [each.kind for each in inputs]
+    changing = [graph.changing(each) for each in inputs]
     sizes: list[list[int | None]] = [
-        [None if dynamic and free else size for size, free in zip(kind.size, changing[number], strict=True)]
-        for number, kind in enumerate(kinds)
+        [None if free else size for size, free in zip(kind.size, frees, strict=True)]
+        for kind, frees in zip(kinds, changing, strict=True)
     ]
     strides: list[list[int | None]] = [
-        [None] * len(kind.size) if kind.stride is None or (dynamic and any(changing[number])) else list(kind.stride)
-        for number, kind in enumerate(kinds)
+        [None] * len(kind.size) if kind.stride is None or any(frees) else list(kind.stride)
+        for kind, frees in zip(kinds, changing, strict=True)
     ]
-    return torch_compat.tensor_check([each.tensor for each in recorder.inputs], sizes, strides)
+    holds, why = torch_compat.tensor_check([each.tensor for each in inputs], sizes, strides)
+    names = [each.source.words for each in inputs]
+    return Check("TENSORS", holds, _codes(inputs), lambda *now: why(*now, names=names))

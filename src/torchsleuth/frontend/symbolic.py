@@ -19,7 +19,7 @@ from torch import fx
 
 @dataclass(frozen=True)
 class Question:
-    """`compare(left, right)` was asked, and `answer` was the answer."""
+    """`compare(left, right)` was asked, and `answer` was the answer. Either side may be the node of a tensor, too."""
 
     compare: Callable[[Any, Any], Any]
     left: Any
@@ -50,6 +50,10 @@ class Sizes:
         if not self.closed and left is not right:
             self.questions.append(Question(compare, left, right, answer))
         return answer
+
+    def ask_tensor(self, fact: Callable[[Any], Any], node: fx.Node, answer: Any) -> None:
+        """A tensor's strides, say, were asked for, and are a number each: that they are so is a guard on sizes."""
+        self.questions.append(Question(lambda tensor, _: fact(tensor) == answer, node, None, True))
 
 
 class Symbolic(int):
@@ -137,7 +141,11 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Any:
     return compare
 
 
-for _name in ("add", "sub", "mul", "floordiv", "mod"):
+_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod")
+SYMBOLIC_OPERATORS = frozenset(getattr(operator, prefix + name) for name in _ARITHMETIC for prefix in ("", "i"))
+"""Operators whose results stay symbolic, if both sides are ints."""
+
+for _name in _ARITHMETIC:
     _forward, _backward = _arithmetic(getattr(operator, _name))
     setattr(Symbolic, f"__{_name}__", _forward)
     setattr(Symbolic, f"__r{_name}__", _backward)
@@ -170,6 +178,16 @@ def has_symbolic(value: Any) -> bool:
     if type(value) is Symbolic:
         return True
     return isinstance(value, (list, tuple, torch.Size)) and any(has_symbolic(each) for each in value)
+
+
+def as_plain(value: Any) -> Any:
+    """The int, if this is a symbolic one; its value is guarded. Anything else as it is, whatever it holds."""
+    return value.plain() if type(value) is Symbolic else value
+
+
+def as_number(value: Any) -> Any:
+    """A number for what is symbolic; anything else as it is."""
+    return int.__int__(value) if type(value) is Symbolic else value
 
 
 def as_numbers(value: Any) -> Any:

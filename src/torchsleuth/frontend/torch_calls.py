@@ -35,21 +35,23 @@ FACTS: Final = frozenset(
             "ndim",
             "requires_grad",
             "layout",
-            "is_leaf",
             "is_quantized",
             "names",
             "itemsize",
         ),
         *("nbytes", "is_sparse", "is_sparse_csr", "is_meta", "is_nested", "is_mkldnn", "is_mps", "is_xpu", "is_cpu"),
-        *("is_cuda", "is_hpu", "is_mtia", "is_xla", "is_ipu", "is_maia", "is_vulkan", "output_nr"),
+        *("is_cuda", "is_hpu", "is_mtia", "is_xla", "is_ipu", "is_maia", "is_vulkan"),
     ]
 )
 """Attributes of tensors that guards on their kind cover."""
 
+OWN_FACTS: Final = frozenset(["is_leaf", "output_nr"])
+"""Attributes in which tensors of one kind differ. Those of what the graph computes follow from its inputs."""
+
 FACT_METHODS: Final = frozenset(
     [
         *("__len__", "__hash__", "size", "dim", "ndimension", "stride", "numel", "nelement", "is_floating_point"),
-        *("is_complex", "is_contiguous", "element_size", "get_device", "storage_offset", "is_signed", "is_same_size"),
+        *("is_complex", "is_contiguous", "element_size", "get_device", "is_signed", "is_same_size"),
         *("is_inference", "has_names", "is_neg", "is_conj", "sym_size", "sparse_dim", "dense_dim"),
     ]
 )

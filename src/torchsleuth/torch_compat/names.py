@@ -241,6 +241,11 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "FakeTensorMode",
             "giving a stored graph to a compiler, which works on fake tensors",
         ),
+        "enable_python_dispatcher": PrivateName(
+            "torch._dispatch.python",
+            "enable_python_dispatcher",
+            "computing the sizes of a graph's values with symbols",
+        ),
         "FakeTensor": PrivateName(
             "torch._subclasses.fake_tensor",
             "FakeTensor",

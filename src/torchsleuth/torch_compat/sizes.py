@@ -7,8 +7,9 @@ check, words = fakes.guard()            check(*tensors): do their sizes fulfil a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchsleuth.torch_compat.names import resolve
@@ -26,13 +27,18 @@ class SymbolicInputs:
         self.mode = resolve("FakeTensorMode")(shape_env=environment, allow_non_fake_inputs=True)
         dynamic = resolve("DimDynamic")
         context, source = resolve("StatelessSymbolicContext"), resolve("ConstantSource")
+
+        def symbols(tensor: torch.Tensor, free: Sequence[bool]) -> Any:
+            base = tensor._base
+            return context(
+                dynamic_sizes=[dynamic.DYNAMIC if each else dynamic.STATIC for each in free],
+                # No input tells the sizes of what an input is a view of.
+                view_base_context=None if base is None else symbols(base, [False] * base.dim()),
+            )
+
         self.inputs = [
             self.mode.from_tensor(
-                tensor,
-                symbolic_context=context(
-                    dynamic_sizes=[dynamic.DYNAMIC if free else dynamic.STATIC for free in changing[number]]
-                ),
-                source=source(f"t{number}"),
+                tensor, symbolic_context=symbols(tensor, changing[number]), source=source(f"t{number}")
             )
             for number, tensor in enumerate(tensors)
         ]
@@ -55,7 +61,7 @@ class SymbolicInputs:
 
         grad = torch.is_grad_enabled()
         try:
-            with self.mode:
+            with _silent("torch._subclasses.fake_tensor"), resolve("enable_python_dispatcher")(), self.mode:
                 Propagation(gm).run(*self.inputs)
         finally:
             torch.set_grad_enabled(grad)
@@ -65,7 +71,7 @@ class SymbolicInputs:
 
     def guard(self) -> tuple[Callable[..., bool], str]:
         """A function of as many tensors, and what it checks, in words."""
-        words = self.mode.shape_env.produce_guards_expression(self.inputs)
+        words = self.mode.shape_env.produce_guards_expression(self.inputs, ignore_static=False)
         if not words:
             return _always, "nothing"
         code = str(words)
@@ -79,6 +85,17 @@ class SymbolicInputs:
         """Inside, a backend sees these fakes as those of the graph."""
         context: AbstractContextManager[Any] = resolve("tracing")(resolve("TracingContext")(self.mode))
         return context
+
+
+@contextmanager
+def _silent(logger: str) -> Iterator[None]:
+    """Without the tracebacks that torch logs of what it then raises."""
+    log = logging.getLogger(logger)
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _always(*tensors: Any) -> bool:
