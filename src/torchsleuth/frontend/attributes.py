@@ -10,7 +10,10 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import operator
+import threading
 import types
+import weakref
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -26,6 +29,8 @@ from torchsleuth.frontend.symbolic import as_plain
 _STORES = ("_parameters", "_buffers", "_modules")
 _CALLABLES = (FunctionType, BuiltinFunctionType, MethodType, types.MethodWrapperType, types.MethodDescriptorType)
 _FUNCTION_FACTS = ("__name__", "__qualname__", "__module__", "__code__", "__globals__", "__get__", "__call__")
+HIDDEN_STATE: Final = (types.MappingProxyType, threading.local, *weakref.ProxyTypes)
+"""Kinds of objects of which nobody knows when they have changed."""
 _CONTAINERS = (list, dict, set, collections.deque)
 
 
@@ -55,6 +60,8 @@ class Attributes(Machine):
         """The attribute, or `PUSHED`."""
         owner = as_plain(owner)
         kind = type(owner)
+        if kind in HIDDEN_STATE:
+            raise Break(f"{name} of a {kind.__qualname__} is read, into which nobody can look")
         if isinstance(owner, torch.Tensor):
             return self._of_tensor(owner, name)
         if kind is ModuleType or isinstance(owner, ModuleType):
@@ -91,6 +98,8 @@ class Attributes(Machine):
     def generic_attr(self, owner: Any, name: str, *, alone: bool = False) -> Any:
         """What `object.__getattribute__`, and then (unless it is `alone`) `__getattr__`, gives."""
         kind = type(owner)
+        if isinstance(owner, enum.Enum):
+            self.outside.literal(owner)  # it is a constant, but may have attributes that are not
         found = lookup(kind, name)
         inside = attributes_of(owner)
         is_data = found is not ABSENT and (hasattr(type(found), "__set__") or hasattr(type(found), "__delete__"))
@@ -145,6 +154,7 @@ class Attributes(Machine):
                 if type(inside.get(store)) in (dict, collections.OrderedDict):
                     self.outside.attribute(owner, store)
                     self.outside.key(inside[store], name)
+            self.outside.no_attribute(kind, name)
             return self.raises(
                 AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=owner)
             )
@@ -189,7 +199,13 @@ class Attributes(Machine):
             return owner.__dict__[name]
         if name in ("__dict__", "__class__"):
             raise Break(f"{name} of a module is read")
-        value = self.look(getattr, owner, name)
+        if type(owner) is not ModuleType and lookup(type(owner), name) not in (ABSENT, lookup(ModuleType, name)):
+            raise Break(f"{owner.__name__}.{name} is computed each time")
+        try:
+            value = self.look(getattr, owner, name)
+        except UserError:
+            self.outside.module_attribute(owner, name)  # that there is none
+            raise
         if name in owner.__dict__:  # a module that imports lazily has it now
             self.outside.module_attribute(owner, name)
         elif not isinstance(value, (type, FunctionType, ModuleType, BuiltinFunctionType)) and not is_constant(value):
@@ -198,6 +214,8 @@ class Attributes(Machine):
 
     def _of_class(self, owner: type, name: str) -> Any:
         above = lookup(type(owner), name)
+        if type(owner) is not type:
+            self.outside.class_attribute(type(owner), name, above)
         if above is not ABSENT and hasattr(type(above), "__set__"):
             if name == "__dict__":
                 raise Break("the dictionary of a class is read")
@@ -298,7 +316,10 @@ class Attributes(Machine):
             return self.recorder.size(owner)
         if name in torch_calls.FACTS:
             self.recorder.knows_kind(owner)
-            return self.look(getattr, owner, name)
+            value = self.look(getattr, owner, name)
+            if name == "nbytes" and self.recorder.dynamic:
+                self.recorder.sizes.ask_tensor(operator.attrgetter(name), self.recorder.node(owner), value)
+            return value
         if name in torch_calls.OWN_FACTS:
             value = self.look(getattr, owner, name)
             self.outside.tensor_fact(owner, f".{name}", value)
@@ -339,6 +360,8 @@ class Attributes(Machine):
     def generic_store(self, owner: Any, name: str, value: Any) -> Any:
         """What `object.__setattr__` does."""
         kind = type(owner)
+        if isinstance(owner, enum.Enum):
+            self.outside.literal(owner)
         found = lookup(kind, name)
         if found is not ABSENT:
             self.outside.class_attribute(kind, name, found)

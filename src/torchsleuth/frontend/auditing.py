@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -45,6 +45,22 @@ _KNOWN = (
 _PACKAGES = (sysconfig.get_paths()["purelib"] + os.sep, sysconfig.get_paths()["platlib"] + os.sep)
 
 
+_MAY_FAIL: Final = frozenset(
+    (
+        "index index_put index_put_ index_select index_add index_add_ index_copy index_copy_ index_fill index_fill_ "
+        "index_reduce index_reduce_ gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ "
+        "take put put_ masked_scatter masked_scatter_ embedding embedding_bag _embedding_bag nll_loss_forward "
+        "_embedding_bag_forward_only nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward _ctc_loss "
+        "multinomial bernoulli poisson binomial bincount histc repeat_interleave segment_reduce _assert_async cholesky "
+        "cholesky_inverse cholesky_solve linalg_cholesky_ex linalg_inv_ex _linalg_check_errors _linalg_solve_ex "
+        "_linalg_svd _linalg_eigh _linalg_eigvals linalg_eig linalg_lu linalg_lu_factor_ex linalg_qr linalg_lstsq "
+        "_linalg_det _linalg_slogdet lu_unpack geqrf triangular_solve linalg_solve_triangular max_unpool2d max_unpool3d"
+    ).split()
+)
+"""Operators that raise, or not, depending on the values they are given."""
+_MAY_FAIL_ON_INTEGERS: Final = frozenset("floor_divide floor_divide_ remainder remainder_ fmod fmod_ pow pow_".split())
+
+
 @dataclass
 class Facts:
     """What the operators of one recorded call did."""
@@ -52,6 +68,8 @@ class Facts:
     random: bool = False
     written: list[torch.Tensor] = field(default_factory=list)
     data_dependent: str = ""
+    may_fail: bool = False
+    """With other data, an operator would raise (an index out of range)."""
     operators: int = 0
 
 
@@ -130,6 +148,7 @@ class Auditor:
             torch.Tag.dynamic_output_shape in tags and _shape_depends_on_data(operator, args)
         ):
             facts.data_dependent = str(operator)
+        facts.may_fail = facts.may_fail or _may_fail(torch_compat.op_name(operator), args)
         if torch_compat.op_is_mutable(operator):
             facts.written += _written(operator, args, kwargs)
 
@@ -157,6 +176,13 @@ class Auditor:
         if name.startswith(_KNOWN[0]):
             return
         self.complain(f"{qualified(frame.f_code)} ({name}:{frame.f_lineno}) ran inside a native function")
+
+
+def _may_fail(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether other values would make an operator raise."""
+    if name in _MAY_FAIL_ON_INTEGERS:
+        return not any(isinstance(each, torch.Tensor) and each.is_floating_point() for each in args)
+    return name in _MAY_FAIL
 
 
 def _shape_depends_on_data(operator: Any, args: tuple[Any, ...]) -> bool:

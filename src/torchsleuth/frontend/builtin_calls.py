@@ -62,11 +62,13 @@ class Builtins(Natives):
         return self.look(len, value)
 
     def _callable(self, value: Any) -> Any:
+        self.outside.class_attribute(type(value), "__call__", lookup(type(value), "__call__"))
         return self.look(callable, value)
 
     def _isinstance(self, value: Any, kinds: Any) -> Any:
         check = lookup(type(kinds), "__instancecheck__")
         if isinstance(kinds, type) and is_python(check) and type(kinds).__module__ not in ("abc", "typing"):
+            self.outside.class_attribute(type(kinds), "__instancecheck__", check)
             return self.call_now(check, kinds, value)
         if type(value) is Generator:
             return issubclass(types.GeneratorType, kinds)
@@ -370,7 +372,11 @@ class Builtins(Natives):
 
     def _must_be_data(self, value: Any, what: str, *, most: int = 20, depth: int = 0) -> None:
         """Breaks unless a value is made of constants, containers and plain objects. All that it holds is guarded."""
-        if is_constant(value) or isinstance(value, (type, FunctionType, BuiltinFunctionType)) or depth >= most:
+        if is_constant(value) or isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+            return
+        if depth >= most:
+            if most > 1:
+                raise Break(f"{what} of what is nested {most} deep")
             return
         kind = type(value)
         if kind in (list, tuple, dict, set, frozenset, collections.OrderedDict):

@@ -21,6 +21,7 @@ import operator
 import os
 import sysconfig
 import types
+import weakref
 from collections.abc import Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -36,7 +37,7 @@ from torchsleuth.frontend.machine import MOST_FRAMES, PUSHED, Break
 from torchsleuth.frontend.moving import note
 from torchsleuth.frontend.natives import HARMLESS_CLASSES, HARMLESS_MODULES, NATIVE_PYTHON
 from torchsleuth.frontend.operations import looks_at_frame
-from torchsleuth.frontend.outside import attributes_of, lookup
+from torchsleuth.frontend.outside import attributes_of, lookup, native_base
 
 NATIVE_KINDS: Final = (
     BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -319,6 +320,10 @@ class Calls(Builtins):
             raise Break(f"a module is made ({kind.__qualname__})", "make modules outside of what is captured")
         if issubclass(kind, torch.Tensor):
             raise Break(f"a {kind.__qualname__} is made")
+        if lookup(kind, "__del__") is not ABSENT:
+            raise Break(f"a {kind.__qualname__} is made, which wants to know when it is dropped")
+        if kind is weakref.finalize:
+            raise Break("somebody wants to know when an object is dropped")
         if issubclass(kind, type):
             if kind is type and len(args) == 1:
                 return type(args[0])
@@ -356,12 +361,12 @@ class Calls(Builtins):
         return made
 
     def _may_be_called(self, new: Any, kind: type) -> None:
-        home = next((each for each in kind.__mro__ if not each.__flags__ & (1 << 9)), object)
+        home = native_base(kind)
         if home.__module__ not in HARMLESS_MODULES and not issubclass(kind, BaseException):
             raise Break(f"a {kind.__module__}.{kind.__qualname__} is made")
 
     def _make_natively(self, kind: type, args: list[Any], kwargs: dict[str, Any], *, known: bool = False) -> Any:
-        home = next((each for each in kind.__mro__ if not each.__flags__ & (1 << 9)), object)
+        home = native_base(kind)
         is_known = known or home.__module__ in HARMLESS_MODULES or home in HARMLESS_CLASSES or torch_calls.is_fact(kind)
         if not is_known and not issubclass(kind, BaseException):
             raise Break(f"a {kind.__module__}.{kind.__qualname__} is made")

@@ -53,7 +53,7 @@ from torchsleuth.frontend.opcodes import Interpreter
 from torchsleuth.frontend.rebuilding import CannotRebuild
 from torchsleuth.frontend.records import Crash, Entry
 from torchsleuth.frontend.resuming import finish
-from torchsleuth.frontend.segments import BackendRaised, Segment, compile_segment
+from torchsleuth.frontend.segments import BackendRaised, GraphFailed, Segment, compile_segment
 from torchsleuth.frontend.verifying import checked
 
 LIMIT: Final = 8
@@ -202,8 +202,13 @@ class Captured:
         recorded = False
         while True:
             tried = len(point.segments)
+            failed: GraphFailed | None = None
             for segment in point.segments:
-                result = segment.run(live)
+                try:
+                    result = segment.run(live)
+                except GraphFailed as raised:
+                    failed = raised
+                    break
                 if result is not MISS:
                     break
             else:
@@ -219,6 +224,8 @@ class Captured:
                     return step.value
                 point, live = step
                 continue
+            if failed is not None:
+                return self._failed(point, segment, live, failed)
             if segment.returns:
                 self.hits += not recorded
                 return result
@@ -228,6 +235,16 @@ class Captured:
             point, live = self._over(segment, segment.operation, result)
 
     # -- from one segment to the next
+
+    def _failed(self, point: Point, segment: Segment, live: list[Any], failed: GraphFailed) -> Any:
+        """A graph has raised. If the program does so on this data, then from its own line, behind all that comes first:
+        nothing has been done yet, so the segment is run again natively. If it does not, that is the backend's error.
+        """
+        if not segment.fails_in_eager(failed):
+            raise failed.error
+        frames = unflatten(point.layout, live)
+        live.clear()
+        return finish(frames)
 
     def _leave(self, segment: Segment, live: list[Any]) -> Any:
         """What is behind a segment runs natively."""

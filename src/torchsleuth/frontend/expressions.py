@@ -17,12 +17,12 @@ from torchsleuth.frontend.attributes import is_python
 from torchsleuth.frontend.bytecode import Instruction
 from torchsleuth.frontend.calls import Calls
 from torchsleuth.frontend.frames import ABSENT, DISCARD, Frame, Generator
-from torchsleuth.frontend.guards import is_constant
+from torchsleuth.frontend.guards import identity, is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, ITERATORS, VIEWS
 from torchsleuth.frontend.machine import PUSHED, Break
 from torchsleuth.frontend.operations import BINARY, BINARY_FUNCTIONS, COMPARE
 from torchsleuth.frontend.outside import lookup
-from torchsleuth.frontend.symbolic import SYMBOLIC_OPERATORS, Symbolic, made_plain
+from torchsleuth.frontend.symbolic import SYMBOLIC_OPERATORS, Symbolic, as_plain, made_plain
 
 _SWAPPED: Final = {"lt": "gt", "le": "ge", "eq": "eq", "ne": "ne", "gt": "lt", "ge": "le"}
 _NUMBERS: Final = (int, float, bool, complex)
@@ -275,7 +275,9 @@ class Expressions(Calls):
             self._must_compare_natively(each, depth + 1)
 
     def IS_OP(self, frame: Frame, instruction: Instruction) -> None:
-        right, left = frame.stack.pop(), frame.stack.pop()
+        right, left = as_plain(frame.stack.pop()), as_plain(frame.stack.pop())
+        if _is_told_by_chance(left, right):
+            raise Break("it is asked whether two equal values are one object", "compare them with ==")
         self.outside.same(left, right)
         frame.stack.append((left is right) ^ bool(instruction.arg))
 
@@ -337,6 +339,7 @@ class Expressions(Calls):
             elif type(index) is slice:
                 self.outside.shallow(owner)
             elif is_python(lookup(type(index), "__index__")):
+                self.outside.class_attribute(type(index), "__index__", lookup(type(index), "__index__"))
                 index = self.call_now(lookup(type(index), "__index__"), index)
                 self.outside.item(owner, index)
             return self.look(operator.getitem, owner, index)
@@ -364,6 +367,8 @@ class Expressions(Calls):
             if is_python(missing):
                 return self.call(missing, [owner, key], {})
             factory = getattr(owner, "default_factory", None) if isinstance(owner, collections.defaultdict) else None
+            if isinstance(owner, collections.defaultdict):
+                self.outside.field(owner, "default_factory", factory)
             if factory is not None and not (
                 isinstance(factory, type) and factory in (list, dict, set, int, float, str, tuple, bool)
             ):
@@ -419,6 +424,16 @@ class Expressions(Calls):
             index = made_plain(index)
             self.outside.key(owner, index)
         self.native(operator.delitem, owner, made_plain(index))
+
+
+def _is_told_by_chance(left: Any, right: Any) -> bool:
+    """Whether two values are equal constants of which Python may keep one, or two."""
+    kind = type(left)
+    if kind is not type(right) or kind not in (int, float, complex, str, bytes, tuple, frozenset, range, slice):
+        return False
+    if not (is_constant(left) and is_constant(right)) or identity(left) != identity(right):
+        return False
+    return not (kind is int and -5 <= left <= 256) and not (kind in (tuple, str, bytes) and len(left) == 0)
 
 
 _SIGNS: Final = dict(

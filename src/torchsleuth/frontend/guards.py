@@ -136,8 +136,24 @@ def exactly(found: Any, value: Any) -> bool:
     if type(value) is slice:
         return all(exactly(getattr(found, part), getattr(value, part)) for part in ("start", "stop", "step"))
     if type(value) is frozenset:
-        return len(found) == len(value) and {(type(e), e) for e in found} == {(type(e), e) for e in value}
+        return list(map(identity, found)) == list(map(identity, value))
+    if type(value) is range:
+        return all(exactly(getattr(found, part), getattr(value, part)) for part in ("start", "stop", "step"))
     return bool(found == value)
+
+
+def identity(value: Any) -> Any:
+    """Equal for constants that are the same ones, and for what is one object."""
+    kind = type(value)
+    if not is_constant(value):
+        return id(value)
+    if kind in (float, complex):
+        return kind, repr(value)
+    if kind in (tuple, frozenset, torch.Size):
+        return kind, tuple(map(identity, value))
+    if kind is range:
+        return kind, value.start, value.stop, value.step
+    return kind, value
 
 
 class Explained(NamedTuple):

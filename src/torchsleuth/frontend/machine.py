@@ -116,7 +116,9 @@ class Machine:
     def __init__(self, home: Home, *, dynamic: bool) -> None:
         self.home = home
         self.frames: list[Frame] = []
-        self.recorder = Recorder(dynamic=dynamic, where=self.where, spoiled=self._spoiled)
+        self.recorder = Recorder(
+            dynamic=dynamic, where=self.where, handled=lambda: is_handled(self.frames), spoiled=self._spoiled
+        )
         self.bases: list[int] = []
         """How deep the frame stack was at each call that a handler is waiting for."""
         self.drained: dict[int, tuple[Any, list[Any]]] = {}

@@ -21,13 +21,13 @@ from typing import Any, Final
 import torch
 
 from torchsleuth.frontend import polyfills
-from torchsleuth.frontend.attributes import is_python
+from torchsleuth.frontend.attributes import HIDDEN_STATE, is_python
 from torchsleuth.frontend.frames import PUSH, Generator, Instead
 from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, EXHAUSTED, ITERATORS, VIEWS, a_
 from torchsleuth.frontend.machine import PUSHED, Break
 from torchsleuth.frontend.operators import Operators
-from torchsleuth.frontend.outside import lookup
+from torchsleuth.frontend.outside import EVERYTHING, lookup, native_base
 from torchsleuth.frontend.symbolic import Symbolic, has_symbolic, made_plain, product
 
 HARMLESS_MODULES: Final = frozenset(
@@ -79,8 +79,15 @@ _READS_NOTHING: Final = {
 }
 """Methods of containers of whose content our handlers guard only what they look at."""
 
+_REARRANGES: Final = frozenset(
+    "clear pop popleft remove insert reverse rotate sort __delitem__ __setitem__ __imul__".split()
+)
+"""Methods of lists and deques behind which anything may lie anywhere."""
+_OF_ELEMENTS: Final = frozenset(["add", "discard", "remove", "__contains__", "count", "index", "__eq__", "__ne__"])
+"""Methods that get an element, and leave it alone, whatever it can be iterated over."""
+
 HARMLESS_CLASSES: Final = (
-    types.SimpleNamespace, weakref.ref, re.Pattern, re.Match, types.MappingProxyType, torch.Size,
+    types.SimpleNamespace, weakref.ref, re.Pattern, re.Match, torch.Size,
 )  # fmt: skip
 
 
@@ -104,6 +111,8 @@ class Natives(Operators):
             return value
         if has_symbolic(value):
             value = made_plain(value)
+        if type(value) in (*HIDDEN_STATE, bytearray, memoryview) or type(value).__module__ == "array":
+            raise Break(f"native code reads a {type(value).__qualname__}")
         if type(value) in VIEWS:
             self.view(value)
         self.outside.deep(value)
@@ -118,7 +127,7 @@ class Natives(Operators):
             if is_python(lookup(owner, function.__name__)) or (
                 owner.__flags__ & (1 << 9) and module not in HARMLESS_MODULES
             ):
-                owner = next((each for each in owner.__mro__ if not each.__flags__ & (1 << 9)), object)
+                owner = native_base(owner)
                 module = owner.__module__
         if function in _OF_TENSORS and any(isinstance(each, torch.Tensor) for each in args) and not kwargs:
             return self._operator(_OF_TENSORS[function], args)
@@ -131,6 +140,10 @@ class Natives(Operators):
         args = [self._for_native(each) for each in args]
         for each in kwargs.values():
             self._for_native(each)
+        for each in args if function in NATIVE_PYTHON else ():
+            if type(each) is FunctionType:
+                for field in ("__defaults__", "__kwdefaults__"):
+                    self.outside.field(each, field, getattr(each, field))
         return self.native(function, *args, **kwargs)
 
     def _operator(self, function: Any, args: list[Any]) -> Any:
@@ -166,9 +179,7 @@ class Natives(Operators):
             return self.look(owner.join, self._for_native(self.native_iterable(args[0])))
         if kind in ITERATORS:
             return self._iterator_method(owner, name, args, function)
-        known = is_constant(owner) or isinstance(
-            owner, (tuple, frozenset, *VIEWS, BaseException, types.MappingProxyType)
-        )
+        known = is_constant(owner) or isinstance(owner, (tuple, frozenset, *VIEWS, BaseException))
         if type(function) is types.MethodWrapperType and name in (
             "__eq__",
             "__ne__",
@@ -191,7 +202,9 @@ class Natives(Operators):
         return self.native(function, *self._arguments_for(function, owner, args), **kwargs)
 
     def _arguments_for(self, function: Any, owner: Any, args: list[Any]) -> list[Any]:
-        found = [self._for_native(self.native_iterable(each) if self._is_lazy(each) else each) for each in args]
+        if getattr(function, "__name__", "") not in _OF_ELEMENTS:
+            args = [self.native_iterable(each) if self._is_lazy(each) else each for each in args]
+        found = list(map(self._for_native, args))
         return [owner, *found] if type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType) else found
 
     def _of_object(self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any], function: Any) -> Any:
@@ -274,6 +287,8 @@ class Natives(Operators):
                 raise Break(f"an element of a set is {a_(type(args[0]))}")
             args[0] = made_plain(args[0])
             outside.membership(owner, args[0])
+        if base in (list, collections.deque) and name in _REARRANGES:
+            outside.wrote(owner, EVERYTHING)
         if base in (list, collections.deque) and name == "extend" and len(args) == 1:
             return self.one_by_one(
                 functools.partial(base.extend, owner), functools.partial(base.append, owner), args[0]
@@ -284,8 +299,8 @@ class Natives(Operators):
             args = [self.native_iterable(each) for each in args]
             if base is dict:
                 self._updates(owner, args, kwargs)
-        elif base is set:
-            args = [self.native_iterable(each) if self._is_lazy(each) else each for each in args]
+        elif base is set and name not in _OF_ELEMENTS:
+            args = [self._for_native(self.native_iterable(each) if self._is_lazy(each) else each) for each in args]
         if base is list and name in ("count", "remove", "__contains__") and not all(map(is_constant, (*owner, *args))):
             raise Break(f"list.{name}() compares {a_(type(args[0]))}")
         unbound = type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -305,6 +320,8 @@ class Natives(Operators):
     def _is_plain_key(self, key: Any) -> bool:
         """Whether hashing and comparing it runs no code of the user's."""
         kind = type(key)
+        if lookup(kind, "__hash__") is None:
+            self.look(hash, key)  # raises
         if is_constant(key) or kind is Symbolic:
             return True
         if kind is tuple:
@@ -401,11 +418,22 @@ class Natives(Operators):
         raise Break(f"ContextVar.{name}()")
 
     def _call_cached(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What `lru_cache` wraps: its author says that the result depends on the arguments alone."""
+        """What `lru_cache` wraps: its author says that the result depends on the arguments alone. So that it does is a
+        guard: a later call asks the cache again, which counts that and remembers it, or, if it was emptied, computes.
+        """
+        args, kwargs = [made_plain(each) for each in args], {name: made_plain(each) for name, each in kwargs.items()}
         if not all(map(is_constant, (*args, *kwargs.values()))):
             raise Break(f"{function.__qualname__} has a cache, and its arguments are no constants")
         with self.recorder.auditor.unrecorded():
             result = self.native(function, *args, **kwargs)
+        guards = self.outside.guards
+        asked = "".join(f"{guards.literal(each)}, " for each in args)
+        asked += "".join(f"{name}={guards.literal(each)}, " for name, each in kwargs.items())
+        again, words = f"{guards.constant(function)}({asked})", f"the result of {function.__qualname__}"
+        if is_constant(result):
+            guards.exactly(again, result, words)
+        else:
+            guards.is_object(again, result, words)
         if not is_constant(result):
             if not isinstance(result, (FunctionType, type, ModuleType)):
                 self.recorder.spoil(f"{function.__qualname__} has a cache, and its result is {a_(type(result))}")

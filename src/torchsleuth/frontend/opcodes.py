@@ -785,8 +785,7 @@ class Interpreter(Expressions):
         if count == 0:
             handled = handled_now(self.frames)
             if handled is None:
-                self.raises(RuntimeError("No active exception to reraise"))
-            assert handled is not None
+                raise Break("what is handled outside of the call is raised again", leave=True)
             raise UserError(handled)
         error = frame.stack.pop()
         if isinstance(error, type) and issubclass(error, BaseException):

@@ -169,14 +169,30 @@ def _unpack_ex(frames: Sequence[Frame], instruction: Instruction) -> Operation:
 
 
 def _import(frames: Sequence[Frame], instruction: Instruction) -> Operation:
+    namespace = frames[-1].globals
+
     def run(level: int, names: Any) -> Sequence[Any]:
-        return (__import__(instruction.value, frames[-1].globals, None, names, level),)
+        return (__import__(instruction.value, namespace, None, names, level),)
 
     return Operation(2, run)
 
 
 def _import_from(name: str, module: Any) -> Sequence[Any]:
-    return (module, getattr(module, name))
+    return (module, import_from(module, name))
+
+
+def import_from(module: Any, name: str) -> Any:
+    """What `from module import name` gives."""
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        called = getattr(module, "__name__", None)
+    found = sys.modules.get(f"{called}.{name}")
+    if found is not None:
+        return found
+    file = getattr(module, "__file__", None)
+    where = file if isinstance(file, str) else "unknown location"
+    raise ImportError(f"cannot import name {name!r} from {called!r} ({where})", name=called, path=file)
 
 
 def _into_container(method: str) -> Maker:

@@ -117,7 +117,10 @@ class Operators(Iterating):
                 self.outside.deep(each)
         args = [made_plain(each) for each in args]
         with self.recorder.auditor.unrecorded():
-            return self.look(functools.partial(function, *args, **kwargs))
+            answer = self.look(functools.partial(function, *args, **kwargs))
+        if torch_calls.is_asked_again(function) and not (args or kwargs):
+            self.outside.guards.exactly(f"{self.outside.guards.constant(function)}()", answer, f"{function.__name__}()")
+        return answer
 
     def torch_call(self, target: Any, method: bool, args: Any, kwargs: dict[str, Any]) -> Any:
         """A call that becomes a node."""

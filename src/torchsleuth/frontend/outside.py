@@ -21,7 +21,7 @@ import torch
 
 from torchsleuth.frontend.bytecode import qualified
 from torchsleuth.frontend.frames import ABSENT, Generator, Layout, Untouched
-from torchsleuth.frontend.guards import Guards, Source, is_constant
+from torchsleuth.frontend.guards import Guards, Source, identity, is_constant
 
 PINNED: Final = (
     type, FunctionType, ModuleType, CodeType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -31,6 +31,9 @@ PINNED: Final = (
 )  # fmt: skip
 """Kinds of objects that programs do not make anew at each call: guarded by identity."""
 
+_DEEPEST: Final = 60
+EVERYTHING: Final = object()
+"""Stands for all places of a container."""
 read = object.__getattribute__
 """Reads an attribute without calling anything of the user's (but its descriptors)."""
 
@@ -57,7 +60,9 @@ class Snapshot:
 
 
 def content_of(value: Any) -> Any:
-    """A copy of what a container holds; None for what is not a container."""
+    """A copy of what a container holds (of a set, as keys in their order); None for what is not a container."""
+    if isinstance(value, collections.OrderedDict):
+        return dict(collections.OrderedDict.items(value))
     if isinstance(value, dict):
         return dict(dict.items(value))
     if isinstance(value, list):
@@ -65,7 +70,7 @@ def content_of(value: Any) -> Any:
     if isinstance(value, collections.deque):
         return list(value)
     if isinstance(value, (set, frozenset)):
-        return set(value)
+        return dict.fromkeys(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
     if isinstance(value, tuple):
         return value
     if type(value) is CellType:
@@ -99,6 +104,20 @@ def _slots_of(kind: Any) -> tuple[str, ...]:
                 if type(member) is types.MemberDescriptorType and name not in ("__dict__", "__weakref__"):
                     found.append(name)
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _native_base(kind: Any) -> Any:
+    return next((each for each in kind.__mro__ if not _is_of_python(each)), object)
+
+
+def native_base(kind: Any) -> Any:
+    """The class of C code on which a class that was written in Python is built; a class of C code itself."""
+    return _native_base(kind)
+
+
+def _is_of_python(kind: Any) -> bool:
+    return bool(kind.__flags__ & (1 << 9)) and not type(kind).__name__.startswith("pybind11")
 
 
 def slots_of(kind: Any) -> tuple[str, ...]:
@@ -168,6 +187,7 @@ class Outside:
             guards.check(
                 f"type({here.code}) is {guards.constant(kind)}", f"{here.words} is a {kind.__qualname__}", here.code
             )
+            self._class(kind)
         self.snapshots[id(value)] = Snapshot(value)
         if kind is FunctionType:
             guards.is_object(f"{here.code}.__code__", value.__code__, f"the code of {here.words}")
@@ -384,7 +404,7 @@ class Outside:
             keys = list(content)
             if all(map(is_constant, keys)):
                 self.guards.check(
-                    f"EXACTLY(tuple(dict.keys({source.code})), {self.guards.constant(tuple(keys))})",
+                    f"EXACTLY(tuple({_keys_of(value)}({source.code})), {self.guards.constant(tuple(keys))})",
                     f"the keys of {source.words} are {keys!r}"[:120],
                     f"list({source.code})",
                 ) if keys else self.length(value)
@@ -404,8 +424,8 @@ class Outside:
         elif isinstance(value, (set, frozenset)):
             self.length(value)
             self.guards.check(
-                f"SAME_ELEMENTS({source.code}, {self.guards.constant(list(content))})",
-                f"{source.words} has the same elements",
+                f"SAME_KEYS({source.code}, {self.guards.constant(list(content))})",
+                f"{source.words} has the same elements, in the same order",
             )
             for each in content:
                 if not is_constant(each):
@@ -413,7 +433,10 @@ class Outside:
 
     def deep(self, value: Any, depth: int = 0) -> None:
         """Something that we do not see into reads all of it, and may compare it: by content, or by identity."""
-        if depth > 12 or is_constant(value) or isinstance(value, torch.Tensor):
+        if is_constant(value) or isinstance(value, torch.Tensor):
+            return
+        if depth > _DEEPEST:
+            self.guards.check("False", "nothing is nested too deep to be looked at")
             return
         source = self.sources.get(id(value))
         if isinstance(value, (list, tuple, set, frozenset, collections.deque, dict)):
@@ -631,6 +654,13 @@ class Outside:
             self.guards.check(f"LOOKUP({code}, {name!r}) is {self.guards.constant(found)}", f"{words} is the same")
         self._class(kind)
 
+    def no_attribute(self, kind: type, name: str) -> None:
+        """Instances of a class were found to have no such attribute."""
+        if self.once("no attribute", kind, name):
+            self.guards.check(
+                f"not hasattr({self.guards.constant(kind)}, {name!r})", f"{kind.__qualname__} has no {name}"
+            )
+
     def _class(self, kind: type) -> None:
         """No attribute was added to a class or taken away. torch's own are not watched: Dynamo adds some to modules."""
         for each in kind.__mro__:
@@ -700,15 +730,10 @@ def lookup(kind: type, name: str) -> Any:
     return ABSENT
 
 
-def same_elements(found: Any, elements: list[Any]) -> bool:
-    """Whether a set holds these elements: constants of the same type, or the same objects."""
-    return {_identity(each) for each in found} == {_identity(each) for each in elements}
+def _keys_of(value: Any) -> str:
+    return "OrderedDict.keys" if isinstance(value, collections.OrderedDict) else "dict.keys"
 
 
-def same_keys(found: dict[Any, Any], keys: list[Any]) -> bool:
-    """Whether a dict has these keys in this order: constants of the same type, or the same objects."""
-    return [_identity(each) for each in found] == [_identity(each) for each in keys]
-
-
-def _identity(value: Any) -> Any:
-    return (type(value), value) if is_constant(value) else id(value)
+def same_keys(found: Any, keys: list[Any]) -> bool:
+    """Whether a dict or a set has these keys in this order: the same constants, or the same objects."""
+    return list(map(identity, found)) == list(map(identity, keys))

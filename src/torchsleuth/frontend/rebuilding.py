@@ -21,10 +21,19 @@ from torchsleuth.frontend import tracebacks
 from torchsleuth.frontend.bytecode import GROUPS, qualified
 from torchsleuth.frontend.frames import ABSENT, Generator, Untouched
 from torchsleuth.frontend.generators import HandedOver
-from torchsleuth.frontend.guards import is_constant
+from torchsleuth.frontend.guards import identity, is_constant
 from torchsleuth.frontend.iterating import ITERATORS, VIEWS, dict_of
 from torchsleuth.frontend.machine import Machine
-from torchsleuth.frontend.outside import PINNED, Snapshot, attributes_of, cell_content, content_of, slot_of, slots_of
+from torchsleuth.frontend.outside import (
+    EVERYTHING,
+    PINNED,
+    Snapshot,
+    attributes_of,
+    cell_content,
+    content_of,
+    slot_of,
+    slots_of,
+)
 from torchsleuth.frontend.positions import dict_of_iterator, is_over_dict, made_again
 from torchsleuth.frontend.symbolic import Symbolic
 
@@ -45,6 +54,13 @@ BASES: Final = (
 
 _ATOMS: Final = (bool, int, float, complex, str, bytes, type(None))
 """Equal ones are one: which of them it is does not matter, and ids say nothing."""
+
+
+_OF_EXCEPTIONS: Final = (
+    "name", "obj", "path", "code", "errno", "strerror", "filename", "filename2", "encoding", "object", "start", "end",
+    "reason", "msg", "lineno", "offset", "text", "print_file_and_line", "end_lineno", "end_offset",
+)  # fmt: skip
+"""What Python's own exceptions have besides `args`."""
 
 
 class CannotRebuild(Exception):
@@ -84,7 +100,7 @@ class Rebuilder:
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         source = self.outside.sources.get(id(value))
-        if source is not None and not isinstance(value, _ATOMS):
+        if source is not None and type(value) not in _ATOMS:
             return source.code
         if is_constant(value) and not isinstance(value, tuple):
             return self.guards.literal(value)
@@ -154,7 +170,10 @@ class Rebuilder:
             return self._make(value, f"MethodType({self.value(value.__func__)}, {self.value(value.__self__)})")
         if kind is functools.partial:
             keywords = self.value(value.keywords)
-            return self._make(value, f"partial({self.value(value.func)}, *({self._items(value.args)}), **{keywords})")
+            name = self._make(value, f"partial({self.value(value.func)}, *({self._items(value.args)}), **{keywords})")
+            for attribute, each in value.__dict__.items():
+                self.body.append(f"{name}.__dict__[{attribute!r}] = {self.value(each)}")
+            return name
         if kind is super:
             if value.__self__ is None:
                 raise CannotRebuild("an unbound super()")
@@ -261,8 +280,8 @@ class Rebuilder:
             self.body.append(f"{name}.args = {self.value(value.args)}")
         else:
             name = self._make(value, f"{constant(kind)}(*({self._items(value.args)}))")
-        for attribute in ("name", "obj", "path", "value", "code"):
-            if attribute not in value.__dict__ and getattr(value, attribute, None) is not None and attribute != "value":
+        for attribute in _OF_EXCEPTIONS:
+            if attribute not in value.__dict__ and getattr(value, attribute, None) is not None:
                 self.body.append(f"{name}.{attribute} = {self.value(getattr(value, attribute))}")
         for attribute in ("__cause__", "__context__"):
             each = getattr(value, attribute)
@@ -360,7 +379,7 @@ class Rebuilder:
         if id(value) in self.outside.instance_dictionaries:
             return  # its owner's attributes tell
         if isinstance(value, dict):
-            self._dict_changes(dict(dict.items(value)), snapshot.content, code, type(value), value)
+            self._dict_changes(content_of(value), snapshot.content, code, type(value), value)
         elif isinstance(value, (list, collections.deque)):
             self._list_changes(value, snapshot.content, code)
         elif isinstance(value, set):
@@ -391,6 +410,8 @@ class Rebuilder:
     def _dict_changes(
         self, now: dict[Any, Any], before: dict[Any, Any], code: str, kind: type, owner: Any, attributes: bool = False
     ) -> None:
+        if {identity(key) for key in before if key in now} != {identity(key) for key in now if key in before}:
+            raise CannotRebuild("a dict in which an equal key has come in the place of one")
         gone = [key for key in before if key not in now]
         stayed = [key for key in before if key in now]
         if not _same_order(stayed, [key for key in now if key in before]) or any(
@@ -423,13 +444,14 @@ class Rebuilder:
         same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
         if same and id(value) not in self.outside.written:
             return
+        anew = self.outside.was_written(value, EVERYTHING)
         kept = now[: len(before)]
         grown = len(now) > len(before) and all(a is b for a, b in zip(kept, before, strict=True))
         if grown and (isinstance(value, list) or value.maxlen is None):
             how = f"list.extend({code}, " if isinstance(value, list) else f"{code}.extend("
             self.effects.append(f"{how}({self._items(now[len(before) :])}))")
             return
-        if len(now) == len(before) and isinstance(value, list):
+        if len(now) == len(before) and isinstance(value, list) and not anew:
             for number, (new, old) in enumerate(zip(now, before, strict=True)):
                 if new is not old or self.outside.was_written(value, number):
                     self.effects.append(f"list.__setitem__({code}, {number}, {self.value(new)})")
@@ -441,8 +463,10 @@ class Rebuilder:
         else:
             self.effects += [f"{code}.clear()", f"{code}.extend(({items}))"]
 
-    def _set_changes(self, value: set[Any], before: set[Any], code: str) -> None:
-        gone, new = before - set(value), set(value) - before
+    def _set_changes(self, value: set[Any], before: dict[Any, Any], code: str) -> None:
+        was, now = ({identity(each): each for each in elements} for elements in (before, set.__iter__(value)))
+        gone = [each for key, each in was.items() if key not in now]
+        new = [each for key, each in now.items() if key not in was]
         if gone:
             self.effects.append(f"set.difference_update({code}, ({self._items(gone)}))")
         if new:

@@ -88,7 +88,14 @@ class OperatorRaised(Exception):
 class Recorder:
     """The graph of one segment, its guards, and what it knows of the outside."""
 
-    def __init__(self, *, dynamic: bool, where: Callable[[], tuple[str, str]], spoiled: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        dynamic: bool,
+        where: Callable[[], tuple[str, str]],
+        handled: Callable[[], bool],
+        spoiled: Callable[[str], None],
+    ) -> None:
         self.graph = fx.Graph()
         self.guards = Guards()
         self.outside = Outside(self.guards)
@@ -100,9 +107,12 @@ class Recorder:
         self.grad_at_start = self._grad = torch.is_grad_enabled()
         self.state_holds, self.state_reason = torch_compat.state_check()
         self._where = where
+        self._handled = handled
         self._on_spoil = spoiled
         self._nodes: dict[int, fx.Node | tuple[Any, int]] = {}
         self._alive: dict[int, Any] = {}
+        self.draws = False
+        """Random numbers are drawn."""
         self.mutated: list[torch.Tensor] = []
         """What operators have written to."""
 
@@ -238,8 +248,12 @@ class Recorder:
         node.meta["loc"], node.meta["function"] = self._where()
         if facts.data_dependent:
             self.spoil(f"{facts.data_dependent}: its result depends on the data")
+        self.draws = self.draws or facts.random
         if facts.random or facts.written:
             node.meta["effect"] = True
+        node.meta["may_fail"] = facts.may_fail
+        if facts.may_fail and self.writes_to_inputs and self._handled():
+            self.spoil("an operator that may fail, where that is handled, behind one that writes to what is outside")
         self.mutated += facts.written
 
     def _argument(self, value: Any) -> Any:
@@ -258,6 +272,12 @@ class Recorder:
         if isinstance(value, slice):
             return slice(self._argument(value.start), self._argument(value.stop), self._argument(value.step))
         return value
+
+    @property
+    def writes_to_inputs(self) -> bool:
+        """Whether an operator has written to memory that was there before the graph."""
+        written = set(map(memory, self.mutated))
+        return any(memory(each.tensor) in written for each in self.inputs)
 
     # -- sizes
 

@@ -33,6 +33,7 @@ import torch
 from torch import fx
 
 from torchsleuth import torch_compat
+from torchsleuth.errors import SleuthError
 from torchsleuth.frontend import guards as guarding
 from torchsleuth.frontend.backends import eager
 from torchsleuth.frontend.frames import ABSENT, Generator
@@ -40,7 +41,7 @@ from torchsleuth.frontend.generators import HandedOver, real_generator
 from torchsleuth.frontend.guards import GUARD_ERRORS, MISS, Explained, Line, exactly
 from torchsleuth.frontend.machine import Machine
 from torchsleuth.frontend.moving import Operation, note
-from torchsleuth.frontend.outside import cell_content, lookup, read, same_elements, same_keys, slot_of
+from torchsleuth.frontend.outside import cell_content, lookup, read, same_keys, slot_of
 from torchsleuth.frontend.positions import parts
 from torchsleuth.frontend.rebuilding import Rebuilder, advanced
 from torchsleuth.frontend.recorder import Input, Recorder, arrangement_of
@@ -49,6 +50,21 @@ from torchsleuth.frontend.sharing import Sharing
 log = logging.getLogger("torchsleuth.frontend")
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+
+
+class BackendMisbehaved(SleuthError):
+    """A backend did not keep to what backends are for."""
+
+
+class GraphFailed(Exception):
+    """Carries what a graph has raised, and what it was given."""
+
+    def __init__(self, error: Exception, inputs: tuple[torch.Tensor, ...], random: torch.Tensor | None) -> None:
+        super().__init__(error)
+        self.error = error
+        self.inputs = inputs
+        self.random = random
+        """The state of random numbers before it."""
 
 
 class BackendRaised(Exception):
@@ -101,6 +117,10 @@ class Segment:
     """Where it goes on, if the operation pushes values and does not jump."""
     next_when_jumped: Any = None
     checks: list[Check] = field(default_factory=list)
+    grad: bool = True
+    """Whether gradients were on at its beginning."""
+    writes: bool = False
+    """The graph writes to tensors of the outside."""
 
     def ends_at(self, code: Any, place: int) -> bool:
         """Whether what runs natively behind it is this instruction."""
@@ -109,6 +129,26 @@ class Segment:
             and self.operation is not None
             and (self.layout[-1].code is code and self.layout[-1].place - 1 == place)
         )
+
+    def fails_in_eager(self, failed: GraphFailed) -> bool:
+        """Whether the program itself fails on this data, whatever the backend: nothing but its graph is run.
+
+        Random numbers, and whether gradients are on, are as they were before.
+        """
+        if failed.random is not None:
+            torch.set_rng_state(failed.random)
+        torch_compat.set_grad_mode()(self.grad)
+        if self.graph is None or self.writes:
+            return False
+        try:
+            self.graph.forward(*failed.inputs)
+        except Exception:  # noqa: BLE001 - that is the question
+            return True
+        finally:
+            torch_compat.set_grad_mode()(self.grad)
+            if failed.random is not None:
+                torch.set_rng_state(failed.random)
+        return False
 
     def explain(self, live: list[Any]) -> Explained:
         """Which guard does not hold for these live values."""
@@ -127,6 +167,20 @@ class Segment:
                 if not each.holds(*tensors):
                     return Explained("the tensors are of the same kind", each.why_not(*tensors))
         return Explained("all guards hold", "nothing has changed")
+
+
+def wrong_results(backend: Backend, results: Any, wanted: int) -> BackendMisbehaved:
+    """A compiled graph has returned what is no tuple of so many results."""
+    found = f"{len(results)} results" if isinstance(results, (tuple, list)) else f"a {type(results).__qualname__}"
+    return BackendMisbehaved(
+        f"what {_name_of(backend)} compiled returned {found}",
+        cause=f"the graph has {wanted} result{'s' * (wanted != 1)}, and a backend's function returns a tuple of them",
+        remedy="mend the backend",
+    )
+
+
+def _name_of(backend: Backend) -> str:
+    return f"the backend {getattr(backend, '__qualname__', None) or type(backend).__qualname__}"
 
 
 def at_work() -> Generator:
@@ -151,7 +205,6 @@ _NAMES: dict[str, Any] = {
     "CELL": cell_content,
     "LOOKUP": lookup,
     "SAME_KEYS": same_keys,
-    "SAME_ELEMENTS": same_elements,
     "CellType": CellType,
     "FunctionType": FunctionType,
     "MethodType": MethodType,
@@ -164,6 +217,9 @@ _NAMES: dict[str, Any] = {
     "REAL_GENERATOR": real_generator,
     "ADVANCED": advanced,
     "PARTS": parts,
+    "RANDOM": torch.get_rng_state,
+    "FAILED": GraphFailed,
+    "MISBEHAVED": wrong_results,
     "SET_GRAD": torch_compat.set_grad_mode(),
 }
 
@@ -237,6 +293,14 @@ class _Graph:
             except Exception as error:  # noqa: BLE001 - it is raised again, where it is told from faults of ours
                 note(error, f"the backend was given the graph {name}:\n{module.code.strip()}")
                 raise BackendRaised(error) from None
+            if not (self.is_empty or callable(compiled)):
+                raise BackendRaised(
+                    BackendMisbehaved(
+                        f"{_name_of(self.backend)} returned a {type(compiled).__qualname__}",
+                        cause="a backend returns a function that computes what the graph does",
+                        remedy="mend the backend",
+                    )
+                )
             if fakes is not None:
                 self.shapes, self.shape_words = fakes.guard()  # the backend may have asked about sizes, too
         return compiled, module if compiled is not None else None
@@ -267,7 +331,7 @@ class _Graph:
 def _does_something(node: fx.Node) -> bool:
     if node.op in ("placeholder", "output"):
         return node.op == "output"
-    return bool(node.meta.get("effect")) or node.target is torch_compat.set_grad_mode()
+    return bool(node.meta.get("effect") or node.meta.get("may_fail")) or node.target is torch_compat.set_grad_mode()
 
 
 def _written(
@@ -293,10 +357,20 @@ def _written(
         names[each.name] = each.holds
         code.append(f"    if not {each.name}({', '.join(each.tensors)}): return MISS")
     if compiled is not None:
-        names["GRAPH"] = compiled
-        taken = ", ".join(each.source.code for each in graph.inputs)
+        names["GRAPH"], names["BACKEND"] = compiled, graph.backend
+        taken = "".join(f"{each.source.code}, " for each in graph.inputs)
         given = "".join(f"o{number}, " for number in range(len(graph.outputs)))
-        code.append(f"    {given}{'= ' if given else ''}GRAPH({taken})")
+        code += [
+            f"    random = {'RANDOM()' if recorder.draws else 'None'}",
+            f"    try: results = GRAPH({taken})",
+            f"    except Exception as error: raise FAILED(error, ({taken}), random) from None",
+        ]
+        if given:
+            code += [
+                f"    try: {given}*_ = results",
+                "    except (TypeError, ValueError):",
+                f"        raise MISBEHAVED(BACKEND, results, {len(graph.outputs)}) from None",
+            ]
     code += [f"    {line}" for line in (*rebuilder.body, *rebuilder.effects, *rebuilder.last)]
     grad = torch.is_grad_enabled()
     if grad is not recorder.grad_at_start or recorder.grad_in_graph is not recorder.grad_at_start:
@@ -305,7 +379,18 @@ def _written(
     text = "\n".join(code)
     exec(compile(text, f"<{name}>", "exec"), names)
     run = names.pop("segment")
-    return Segment(run, text, names, lines, module, name, returns=returns, checks=checks)
+    return Segment(
+        run,
+        text,
+        names,
+        lines,
+        module,
+        name,
+        returns=returns,
+        checks=checks,
+        grad=recorder.grad_at_start,
+        writes=recorder.writes_to_inputs,
+    )
 
 
 def _checks(recorder: Recorder, graph: _Graph) -> list[Check]:

@@ -177,6 +177,8 @@ def has_symbolic(value: Any) -> bool:
     """Whether a value is symbolic, or a list or a tuple that holds such a value."""
     if type(value) is Symbolic:
         return True
+    if type(value) is slice:
+        return has_symbolic((value.start, value.stop, value.step))
     return isinstance(value, (list, tuple, torch.Size)) and any(has_symbolic(each) for each in value)
 
 

@@ -230,7 +230,7 @@ def goes_into_graphs(function: Any) -> bool:
 def can_stand_in_graph(value: Any, depth: int = 0) -> bool:
     """Whether an argument can be written into a graph."""
     if isinstance(value, torch.Tensor):
-        return type(value) in TENSORS
+        return type(value) in TENSORS and not value.is_nested
     if value is None or value is Ellipsis or isinstance(value, (bool, int, float, complex, str)):
         return True
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
@@ -247,6 +247,26 @@ def can_stand_in_graph(value: Any, depth: int = 0) -> bool:
 def buffers_are_hooked() -> bool:
     """Whether somebody wants to know of each buffer that a module gets."""
     return torch_compat.buffer_hooks()
+
+
+@functools.cache
+def _not_in_state() -> frozenset[int]:
+    return frozenset(
+        map(
+            id,
+            (
+                torch.is_anomaly_enabled,
+                torch.backends.mha.get_fastpath_enabled,
+                torch.get_float32_matmul_precision,
+                torch.is_inference_mode_enabled,
+            ),
+        )
+    )
+
+
+def is_asked_again(function: Any) -> bool:
+    """Whether a fact is about a setting that is not part of the global state that each segment guards."""
+    return id(function) in _not_in_state()
 
 
 def advice_for(name: str) -> str:
