@@ -12,6 +12,7 @@ import torch
 
 import frontend_cases_containers
 import frontend_cases_functions
+import frontend_cases_outside
 import frontend_cases_sizes
 import frontend_cases_tensors
 from frontend_differential import CASES, Case, differences, repeat, run
@@ -20,7 +21,13 @@ pytestmark = pytest.mark.skipif(
     sys.version_info[:2] != (3, 11), reason="the front end reads the bytecode of Python 3.11"
 )
 
-FILES = (frontend_cases_containers, frontend_cases_functions, frontend_cases_sizes, frontend_cases_tensors)
+FILES = (
+    frontend_cases_containers,
+    frontend_cases_functions,
+    frontend_cases_outside,
+    frontend_cases_sizes,
+    frontend_cases_tensors,
+)
 """Importing them puts their cases among `CASES`."""
 
 

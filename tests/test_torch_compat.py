@@ -300,6 +300,7 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "StatelessSymbolicContext": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),
     "ConstantSource": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),
     "SYMPY_INTERP": lambda: _with_a_question().guard(),
+    "enable_python_dispatcher": lambda: _with_a_question().propagate(make_fx(torch.relu)(torch.ones(5)), []),
     "tracing": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]).tracing(),
 }
 

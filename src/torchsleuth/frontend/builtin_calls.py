@@ -58,6 +58,7 @@ class Builtins(Natives):
         if is_python(found):
             self.outside.class_attribute(type(value), "__len__", found)
             return self.look(len, Sized(self.call_now(found, value)))
+        self._must_be_seen_into(value)
         self.outside.length(dict_of(value) if type(value) in VIEWS else value)
         return self.look(len, value)
 

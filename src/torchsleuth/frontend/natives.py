@@ -111,12 +111,17 @@ class Natives(Operators):
             return value
         if has_symbolic(value):
             value = made_plain(value)
-        if type(value) in (*HIDDEN_STATE, bytearray, memoryview) or type(value).__module__ == "array":
-            raise Break(f"native code reads a {type(value).__qualname__}")
+        self._must_be_seen_into(value)
         if type(value) in VIEWS:
             self.view(value)
         self.outside.deep(value)
         return value
+
+    def _must_be_seen_into(self, value: Any) -> None:
+        """Breaks if nobody can tell, later on, whether what a native function reads of this is still the same."""
+        kind = type(value)
+        if kind in (*HIDDEN_STATE, bytearray, memoryview) or kind.__module__ == "array":
+            raise Break(f"native code reads a {kind.__qualname__}")
 
     def _foreign(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A native function that belongs to no object."""

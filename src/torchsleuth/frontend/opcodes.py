@@ -644,6 +644,8 @@ class Interpreter(Expressions):
         return any(name != "*" and not hasattr(module, name) for name in names or ())
 
     def IMPORT_FROM(self, frame: Frame, instruction: Instruction) -> None:
+        if not hasattr(frame.stack[-1], instruction.value):
+            raise Break(f"importing {instruction.value}, which is not there")
         self.push(frame, self.load_attr(frame.stack[-1], instruction.value))
 
     def LOAD_ASSERTION_ERROR(self, frame: Frame, instruction: Instruction) -> None:
