@@ -125,6 +125,17 @@ def of_a_generator(x: torch.Tensor, n: int) -> Any:
     return x
 
 
+@contextlib.contextmanager
+def scaled(n: int) -> Any:
+    yield n
+
+
+def of_a_with(x: torch.Tensor, n: int) -> Any:
+    """Its end, where the exception goes on, stands in no line."""
+    with scaled(n):
+        return torch.add(x, x, alpha=n > 0)
+
+
 def of_a_group(x: torch.Tensor, n: int) -> Any:
     group = getattr(builtins, "ExceptionGroup")  # noqa: B009 - not in Python 3.10
     try:
@@ -379,7 +390,7 @@ def seen(function: Callable[..., Any], n: int) -> tuple[str, str]:
     "function",
     [
         told, walked, kept, chained, in_context, raised_again, nothing_to_raise, of_an_operator, in_a_finally,
-        of_a_generator, of_a_group, what_is_handled, what_a_break_handles, evaluated, evaluated_in,
+        of_a_generator, of_a_with, of_a_group, what_is_handled, what_a_break_handles, evaluated, evaluated_in,
         evaluated_by_another_name, inherited, inherited_by_nobody, inherited_by_no_class, own_locals, own_frame,
     ],
     ids=lambda function: function.__name__,

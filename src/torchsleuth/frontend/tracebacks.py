@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from types import CodeType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, Final
 
 from torchsleuth import torch_compat
@@ -32,7 +32,12 @@ def passes(error: BaseException, frame: Frame) -> None:
     prologue, code = _stand_in(frame.code)
     stands_in: Any = FunctionType(code, frame.globals)()
     at = frame.instruction
-    error.__traceback__ = TracebackType(error.__traceback__, stands_in.gi_frame, prologue + at.offset, at.line)
+    error.__traceback__ = _entry(error.__traceback__, stands_in.gi_frame, prologue + at.offset, at.line)
+
+
+def _entry(following: TracebackType | None, frame: FrameType, last: int, line: int | None) -> TracebackType:
+    """One entry. Some instructions (the end of a `with`) stand in no line."""
+    return TracebackType(following, frame, last, -1 if line is None else line)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,5 +91,5 @@ def _only(trace: TracebackType | None, wanted: Callable[[CodeType], bool]) -> Tr
         trace = trace.tb_next
     tidy: TracebackType | None = None
     for each in reversed(kept):
-        tidy = TracebackType(tidy, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        tidy = _entry(tidy, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return tidy
