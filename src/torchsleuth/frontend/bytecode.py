@@ -60,7 +60,10 @@ class Instruction:
     name: str
     arg: int
     value: Any
+    begin: int
+    """Where it begins, its prefixes (EXTENDED_ARG) included: who goes there has to run these, too."""
     offset: int
+    """Where it lies itself."""
     line: int
     target: int | None
 
@@ -92,7 +95,7 @@ class Decoded:
 def decode(code: CodeType) -> Decoded:
     """The instructions of `code` without caches and prefixes, and its exception table."""
     index: dict[int, int] = {}
-    raw: list[tuple[dis.Instruction, int]] = []
+    raw: list[tuple[dis.Instruction, int, int]] = []
     line = code.co_firstlineno
     pending: list[int] = []
     for each in dis.get_instructions(code):
@@ -102,18 +105,19 @@ def decode(code: CodeType) -> Decoded:
             continue
         for offset in (*pending, each.offset):
             index[offset] = len(raw)
+        raw.append((each, (*pending, each.offset)[0], line))
         pending.clear()
-        raw.append((each, line))
     instructions = tuple(
         Instruction(
             name=each.opname,
             arg=0 if each.arg is None else each.arg,
             value=each.argval,
+            begin=begin,
             offset=each.offset,
             line=at,
             target=index[each.argval] if each.opcode in dis.hasjrel else None,
         )
-        for each, at in raw
+        for each, begin, at in raw
     )
     handlers = tuple(
         Handler(start, end, index[target], depth, lasti) for start, end, target, depth, lasti in exception_table(code)

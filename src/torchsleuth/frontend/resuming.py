@@ -127,7 +127,7 @@ def _begun(
     first = code.co_varnames[: min(code.co_argcount, 1)]
     resumed = resuming_code(
         code,
-        frame.instructions[place].offset,
+        frame.instructions[place].begin,
         frame.instructions[max(frame.place - 1, 0)].offset,
         (*frame.locals, *own),
         kinds,
