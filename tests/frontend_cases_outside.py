@@ -562,6 +562,45 @@ def an_error_of_the_caller_s_is_raised_again():
 
 
 @case
+def arguments_that_make_no_sense():
+    def fn(x):
+        found = []
+
+        def unpack(value):
+            a, *b = value
+            a, b = value
+            return a
+
+        for attempt in (lambda: slice(), lambda: torch.Size(["a"]), lambda: unpack(5), lambda: range("a")):
+            try:
+                found.append(attempt())
+            except TypeError as error:
+                found.append(str(error))
+        return x * 1, found
+
+    return Case(fn, repeat(X))
+
+
+@case
+def classes_that_a_class_inherits_from():
+    class First:
+        def scaled(self, x):
+            return x * 2
+
+    class Second:
+        def scaled(self, x):
+            return x * 3
+
+    class Thing(First):
+        pass
+
+    thing = Thing()
+    return changing(
+        lambda x: (thing.scaled(x), isinstance(thing, Second)), lambda: setattr(Thing, "__bases__", (Second,))
+    )
+
+
+@case
 def keys_that_cannot_be_hashed():
     def fn(x, key):
         found = []

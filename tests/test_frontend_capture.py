@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import io
+import pickle
 import random
 import sys
 import threading
 import traceback
 import warnings
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +21,8 @@ from torch import nn
 
 from torchsleuth import torch_compat
 from torchsleuth.errors import SleuthError, UnsupportedPython
-from torchsleuth.frontend import Captured, capture
+from torchsleuth.frontend import Captured, capture, segments
+from torchsleuth.frontend.segments import BackendMisbehaved
 
 pytestmark = pytest.mark.skipif(
     sys.version_info[:2] != (3, 11), reason="the front end reads the bytecode of Python 3.11"
@@ -784,6 +788,108 @@ def test_it_decorates_functions_and_methods_and_wraps_modules() -> None:
     assert torch.equal(Thing().scaled(torch.ones(1)), torch.tensor([3.0]))
     wrapped = capture(nn.Linear(2, 2))
     assert len(list(wrapped.parameters())) == 2
+
+
+def test_what_is_captured_can_be_copied_and_pickled() -> None:
+    """The copy begins anew, with the same options."""
+    fast = capture(nn.Linear(2, 2), "aot_eager", dynamic=True, limit=3)
+    x = torch.ones(1, 2)
+    for again in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):  # noqa: S301 - our own
+        assert again.fn is not fast.fn
+        assert (again.backend, again.dynamic, again.limit, again.recordings) == (fast.backend, True, 3, 0)
+        assert torch.equal(again(x), fast(x))
+
+
+@pytest.mark.parametrize(
+    "options", [{"limit": 0}, {"limit": "a"}, {"limit": True}, {"dynamic": "yes"}, {"verify": 1}, {"records": 5}]
+)
+def test_an_option_that_makes_no_sense_is_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(SleuthError, match=next(iter(options))):
+        capture(torch.relu, **options)
+
+
+@pytest.mark.parametrize("overlap_first", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_compiled_graph_is_not_used_where_memory_is_shared_in_another_way(dynamic: bool, overlap_first: bool) -> None:
+    """A compiler relies on it as soon as something is written to.
+
+    Covers: F6, F9
+    """
+
+    def fn(x, y):
+        x.add_(1)
+        return x * 2 + y
+
+    fast = capture(fn, "aot_eager", dynamic=dynamic)
+    for size, overlaps in ((6, overlap_first), (6, not overlap_first), (6, overlap_first), (8, True), (8, False)):
+        results = []
+        for call in (fn, fast):
+            base = torch.arange(30.0)
+            start = 3 if overlaps else size
+            results.append((call(base[:size], base[start : start + size]), base))
+        assert all(map(torch.equal, *results))
+    assert any("share memory" in each.found for each in fast.misses)
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        (lambda gm, inputs: None, "returned a NoneType"),
+        (lambda gm, inputs: "compiled", "returned a str"),
+        (lambda gm, inputs: lambda *args: None, "returned a NoneType"),
+        (lambda gm, inputs: lambda *args: (), "returned 0 results"),
+    ],
+)
+def test_a_backend_that_returns_what_no_backend_does_is_named(backend, words: str) -> None:
+    """Covers: F5"""
+    fast = capture(lambda x: x * 2, backend)
+    with pytest.raises(BackendMisbehaved, match=words):
+        for _ in range(2):
+            fast(torch.ones(2))
+
+
+def test_results_that_a_backend_adds_are_left_alone() -> None:
+    fast = capture(lambda x: x * 2, lambda gm, inputs: lambda *args: (*gm(*args), None))
+    assert [fast(torch.ones(1)).item() for _ in range(2)] == [2, 2]
+
+
+def test_an_error_of_the_backend_s_at_run_time_is_the_user_s_to_see() -> None:
+    """The program itself would not fail on that data.
+
+    Covers: F5
+    """
+
+    def backend(gm, inputs):
+        def broken(*args):
+            raise RuntimeError("out of luck")
+
+        return broken
+
+    def fn(x):
+        try:
+            return x * 2
+        except RuntimeError:
+            return x
+
+    fast = capture(fn, backend)
+    fast(torch.ones(1))
+    with pytest.raises(RuntimeError, match="out of luck"):
+        fast(torch.ones(1))
+
+
+def test_a_fault_of_ours_behind_the_recording_is_no_error_of_the_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    """Covers: F8"""
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(segments, "_written", broken)
+    fast = capture(lambda x: x * 2, records=str(tmp_path))
+    assert fast(torch.ones(1)).item() == 2
+    assert [type(each.error) for each in fast.crashes] == [KeyError]
+    assert fast.segments == []
 
 
 def test_what_is_not_callable_is_refused() -> None:

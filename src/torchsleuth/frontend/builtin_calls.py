@@ -316,7 +316,7 @@ class Builtins(Natives):
         return self.native(reversed, value)
 
     def _slice(self, *args: Any) -> Any:
-        return slice(*args)
+        return self.look(slice, *args)
 
     def _range(self, *args: Any) -> Any:
         return self.look(

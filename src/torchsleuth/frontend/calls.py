@@ -373,7 +373,7 @@ class Calls(Builtins):
         args = [self._for_native(each) for each in args]
         kwargs = {name: self._for_native(each) for name, each in kwargs.items()}
         if kind is torch.Size:
-            return torch.Size(*args)
+            return self.look(functools.partial(torch.Size, *args, **kwargs))
         return self.native(kind, *args, **kwargs)
 
     # -- native functions

@@ -11,6 +11,7 @@ none, the machine records one. Between segments the instruction that broke the g
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from collections.abc import Callable, Iterable
@@ -121,6 +122,10 @@ class Captured:
                 cause="it is not callable",
                 remedy="give a function, a method or a module",
             )
+        _must_be(limit, int, "limit", "a number of recordings, 1 or more", fits=lambda each: each >= 1)
+        _must_be(dynamic, bool, "dynamic", "True or False")
+        _must_be(verify, bool, "verify", "True or False")
+        _must_be(records, (str, type(None)), "records", "the path of a folder, or None")
         self.fn: Any = fn.fn if isinstance(fn, Captured) else fn
         self.backend = backends.found(backend)
         self.dynamic = dynamic
@@ -173,6 +178,18 @@ class Captured:
     def __repr__(self) -> str:
         name = getattr(self.fn, "__qualname__", None) or type(self.fn).__qualname__
         return f"<captured {name}: {len(self.graphs)} graphs, {len(self.breaks)} breaks>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
+        return _decorate(self.backend, self._options(), copy.deepcopy(self.fn, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _decorate, (self.backend, self._options(), self.fn)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "dynamic": self.dynamic, "verify": self.verify, "skip": tuple(self.skipped), "limit": self.limit,
+            "records": self.records,
+        }  # fmt: skip
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)
@@ -462,6 +479,13 @@ class Captured:
 
     def nested_fault(self, machine: Machine, fault: BaseException) -> None:
         self._crash(machine, fault, machine.entry)
+
+
+def _must_be(value: Any, kind: Any, name: str, wanted: str, fits: Callable[[Any], bool] = lambda value: True) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)) or not fits(value):
+        raise SleuthError(
+            f"{name}={value!r:.60} is not understood", cause=f"it is {wanted}", remedy=f"give {wanted}, or leave it out"
+        )
 
 
 def _at_work(machine: Machine, stop: Stop) -> list[Frame]:

@@ -18,7 +18,7 @@ import torch
 
 from torchsleuth.frontend import torch_calls
 from torchsleuth.frontend.attributes import is_python
-from torchsleuth.frontend.builtin_calls import Sized, Truthful
+from torchsleuth.frontend.builtin_calls import Sized, Truthful, type_of
 from torchsleuth.frontend.bytecode import GROUPS, Instruction
 from torchsleuth.frontend.expressions import SIMPLE, Expressions
 from torchsleuth.frontend.frames import ABSENT, NULL, PUSH, SEND, Frame, Generator, Handled, Untouched, plain
@@ -400,6 +400,7 @@ class Interpreter(Expressions):
         elif isinstance(value, torch.Tensor):
             found = list(self.unbound(value))
         else:
+            self._must_be_unpacked(value)
             iterator = self.iterate_now(value)
             found = []
             while len(found) <= wanted and (each := self.next_of(iterator)) is not EXHAUSTED:
@@ -409,7 +410,12 @@ class Interpreter(Expressions):
             self.raises(ValueError(few if len(found) < wanted else f"too many values to unpack (expected {wanted})"))
         frame.stack += reversed(found)
 
+    def _must_be_unpacked(self, value: Any) -> None:
+        if all(lookup(type(value), name) is ABSENT for name in ("__iter__", "__getitem__")):
+            self.raises(TypeError(f"cannot unpack non-iterable {type_of(value).__name__} object"))
+
     def UNPACK_EX(self, frame: Frame, instruction: Instruction) -> None:
+        self._must_be_unpacked(frame.stack[-1])
         found = self.items(frame.stack.pop())
         before, after = instruction.arg & 255, instruction.arg >> 8
         if len(found) < before + after:

@@ -663,6 +663,11 @@ class Outside:
 
     def _class(self, kind: type) -> None:
         """No attribute was added to a class or taken away. torch's own are not watched: Dynamo adds some to modules."""
+        if kind.__flags__ & (1 << 9) and not kind.__module__.startswith("torch.") and self.once("bases", kind):
+            code = self.guards.constant(kind)
+            self.guards.check(
+                f"{code}.__mro__ is {self.guards.constant(kind.__mro__)}", f"{kind.__qualname__} inherits from the same"
+            )
         for each in kind.__mro__:
             if each.__module__.startswith("torch.") or not each.__flags__ & (1 << 9) or each.__flags__ & (1 << 8):
                 continue
