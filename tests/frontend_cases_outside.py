@@ -567,9 +567,10 @@ def arguments_that_make_no_sense():
         found = []
 
         def unpack(value):
-            a, *b = value
-            a, b = value
-            return a
+            if x.shape[0] > 9:
+                first, *_ = value
+            first, _ = value
+            return first
 
         for attempt in (lambda: slice(), lambda: torch.Size(["a"]), lambda: unpack(5), lambda: range("a")):
             try:

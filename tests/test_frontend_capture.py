@@ -843,9 +843,10 @@ def test_a_compiled_graph_is_not_used_where_memory_is_shared_in_another_way(dyna
 def test_a_backend_that_returns_what_no_backend_does_is_named(backend, words: str) -> None:
     """Covers: F5"""
     fast = capture(lambda x: x * 2, backend)
+    with contextlib.suppress(BackendMisbehaved):  # some are noticed at once
+        fast(torch.ones(2))
     with pytest.raises(BackendMisbehaved, match=words):
-        for _ in range(2):
-            fast(torch.ones(2))
+        fast(torch.ones(2))
 
 
 def test_results_that_a_backend_adds_are_left_alone() -> None:
