@@ -9,6 +9,7 @@ import functools
 import inspect
 import threading
 import types
+import weakref
 
 import torch
 from torch import nn
@@ -428,6 +429,33 @@ def deeply_nested():
     for _ in range(80):
         nested = [nested]
     return changing(lambda x: (x * 1, str(nested)), lambda: deepest.append(2))
+
+
+@case
+def what_weak_references_stand_for():
+    class Thing:
+        scale = 2
+
+    held = [Thing()]
+    reference = weakref.ref(held[0])
+
+    def fn(x):
+        thing, again = reference(), weakref.ref(held[0]) if held else None
+        return x * (thing.scale if thing is not None else 0), again is reference, again and again() is thing
+
+    return changing(fn, lambda: setattr(held[0], "scale", 3), held.clear)
+
+
+@case
+def recurrent_modules():
+    """They keep weak references to their weights."""
+    lstm, cell = nn.LSTM(3, 4, batch_first=True), nn.GRUCell(3, 4)
+
+    def fn(x):
+        hidden = cell(x[:, 0], cell(x[:, 1]))
+        return lstm(x)[0], hidden
+
+    return Case(fn, repeat(torch.randn(2, 5, 3)))
 
 
 # ---- functions -------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Attributes(Machine):
         """The attribute, or `PUSHED`."""
         owner = as_plain(owner)
         kind = type(owner)
-        if kind in HIDDEN_STATE:
+        if kind in HIDDEN_STATE and self.outside.source(owner) is not None:
             raise Break(f"{name} of a {kind.__qualname__} is read, into which nobody can look")
         if isinstance(owner, torch.Tensor):
             return self._of_tensor(owner, name)
@@ -303,8 +303,10 @@ class Attributes(Machine):
         if inside and name in inside:
             self.outside.attribute(owner, name)
             return inside[name]
-        if type(owner) not in torch_calls.TENSORS:
-            raise Break(f"a tensor of the class {type(owner).__qualname__}", "make a plain tensor of it first")
+        if not torch_calls.is_plain(owner):
+            nested = type(owner) in torch_calls.TENSORS
+            words = "a nested tensor" if nested else f"a tensor of the class {type(owner).__qualname__}"
+            raise Break(words, "make a plain tensor of it first")
         found = lookup(type(owner), name)
         if found is ABSENT:
             self.outside.attribute(owner, name)

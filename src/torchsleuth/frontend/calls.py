@@ -33,6 +33,7 @@ from torchsleuth.frontend import torch_calls
 from torchsleuth.frontend.attributes import is_python
 from torchsleuth.frontend.builtin_calls import CLASSES, FUNCTIONS, Builtins
 from torchsleuth.frontend.frames import ABSENT, PUSH, Frame, Instead
+from torchsleuth.frontend.guards import Source
 from torchsleuth.frontend.machine import MOST_FRAMES, PUSHED, Break
 from torchsleuth.frontend.moving import note
 from torchsleuth.frontend.natives import HARMLESS_CLASSES, HARMLESS_MODULES, NATIVE_PYTHON
@@ -153,6 +154,8 @@ class Calls(Builtins):
             return self.call_torch(function, self._settled(args), self._settled_values(kwargs))
         if kind is functools._lru_cache_wrapper:
             return self._call_cached(function, self._settled(args), self._settled_values(kwargs))
+        if kind is weakref.ref and not args and not kwargs:
+            return self._referent(function)
         found = lookup(kind, "__call__")
         if isinstance(function, torch.nn.Module) and found is torch.nn.Module.__call__:
             return self._call_module(function, args, kwargs)
@@ -167,6 +170,15 @@ class Calls(Builtins):
             self.outside.class_attribute(kind, "__call__", ABSENT)
             return self.native(function, *args, **kwargs)
         raise Break(f"calling a {kind.__module__}.{kind.__qualname__}")
+
+    def _referent(self, reference: Any) -> Any:
+        """What a weak reference stands for. One of the outside is the same at each call; what it stands for may go."""
+        value = self.look(reference)
+        if id(reference) not in self.made:
+            self.outside.touch(
+                value, Source(f"{self.outside.guards.constant(reference)}()", "a weak reference's object")
+            )
+        return value
 
     def _call_module(self, module: torch.nn.Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Without hooks, calling a module is calling its `forward`."""
@@ -370,6 +382,10 @@ class Calls(Builtins):
         is_known = known or home.__module__ in HARMLESS_MODULES or home in HARMLESS_CLASSES or torch_calls.is_fact(kind)
         if not is_known and not issubclass(kind, BaseException):
             raise Break(f"a {kind.__module__}.{kind.__qualname__} is made")
+        if kind is weakref.ref and len(args) == 1 and not kwargs:
+            made = self.look(weakref.ref, *args)  # nothing of the object is read
+            self.made[id(made)] = made
+            return made
         args = [self._for_native(each) for each in args]
         kwargs = {name: self._for_native(each) for name, each in kwargs.items()}
         if kind is torch.Size:

@@ -137,7 +137,7 @@ class Machine:
         self.handed_on: tuple[Any, list[Any]] = (None, [])
         """A container that goes straight to the user, and what it holds: some of it may be `Untouched`."""
         self.made: dict[int, Any] = {}
-        """Functions and cells that this segment has made."""
+        """Functions, cells and weak references that this segment has made."""
         self.generators: weakref.WeakSet[Generator] = weakref.WeakSet()
         """Those that this segment has made, as long as somebody holds them."""
         self.to_close: list[Generator] = []

@@ -87,7 +87,7 @@ _OF_ELEMENTS: Final = frozenset(["add", "discard", "remove", "__contains__", "co
 """Methods that get an element, and leave it alone, whatever it can be iterated over."""
 
 HARMLESS_CLASSES: Final = (
-    types.SimpleNamespace, weakref.ref, re.Pattern, re.Match, torch.Size,
+    types.SimpleNamespace, weakref.ref, re.Pattern, re.Match, types.MappingProxyType, torch.Size,
 )  # fmt: skip
 
 
@@ -120,7 +120,8 @@ class Natives(Operators):
     def _must_be_seen_into(self, value: Any) -> None:
         """Breaks if nobody can tell, later on, whether what a native function reads of this is still the same."""
         kind = type(value)
-        if kind in (*HIDDEN_STATE, bytearray, memoryview) or kind.__module__ == "array":
+        hidden = kind in (*HIDDEN_STATE, bytearray, memoryview) or kind.__module__ == "array"
+        if hidden and self.outside.source(value) is not None:
             raise Break(f"native code reads a {kind.__qualname__}")
 
     def _foreign(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -184,7 +185,9 @@ class Natives(Operators):
             return self.look(owner.join, self._for_native(self.native_iterable(args[0])))
         if kind in ITERATORS:
             return self._iterator_method(owner, name, args, function)
-        known = is_constant(owner) or isinstance(owner, (tuple, frozenset, *VIEWS, BaseException))
+        known = is_constant(owner) or isinstance(
+            owner, (tuple, frozenset, *VIEWS, BaseException, types.MappingProxyType)
+        )
         if type(function) is types.MethodWrapperType and name in (
             "__eq__",
             "__ne__",

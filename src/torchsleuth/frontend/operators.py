@@ -63,7 +63,7 @@ class Operators(Iterating):
             raise Break(f"Tensor.{name}() depends on the data", torch_calls.advice_for(name))
         if name in torch_calls.UNFIT:
             raise Break(f"Tensor.{name}() can't be part of a graph", torch_calls.advice_for(name))
-        if type(tensor) not in torch_calls.TENSORS:
+        if not torch_calls.is_plain(tensor):
             raise Break(f"a tensor of the class {type(tensor).__qualname__}")
         if name in torch_calls.FACT_METHODS:
             return self._tensor_fact(tensor, name, args, kwargs)

@@ -11,6 +11,7 @@ import collections
 import functools
 import operator
 import types
+import weakref
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -192,6 +193,8 @@ class Rebuilder:
             return self._make(value, f"{constant(variable)}.set({self.value(variable.get())})")
         if kind.__module__ == "torch.return_types":
             return self._make(value, f"{constant(kind)}(({self._items(value)}))")
+        if kind is weakref.ref and value.__callback__ is None:
+            return self._make(value, f"{constant(kind)}({self.value(value())})")
         if isinstance(value, BaseException):
             return self._exception(value)
         if isinstance(value, types.TracebackType):

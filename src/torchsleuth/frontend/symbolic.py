@@ -106,7 +106,7 @@ class Symbolic(int):
     def _compare(self, other: Any, function: Callable[[Any, Any], Any]) -> Any:
         if not isinstance(other, int):
             return NotImplemented
-        return self._sizes.ask(function, self, other)
+        return self._sizes.ask(function, self, int(other) if type(other) is bool else other)
 
     def __hash__(self) -> int:
         return hash(self.plain())

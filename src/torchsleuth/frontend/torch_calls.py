@@ -121,7 +121,7 @@ UNFIT: Final = frozenset(
             "_base",
             "_make_wrapper_subclass",
         ),
-        *("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"),  # no compiler takes these whole
+        *("lstm", "gru", "rnn_tanh", "rnn_relu"),  # no compiler takes these whole
         *("__setattr__", "module_load", "type", "sparse_resize_", "cuda", "xpu", "mtia"),
     ]
 )
@@ -227,10 +227,15 @@ def goes_into_graphs(function: Any) -> bool:
     )
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is of a class, and of a kind, that graphs hold."""
+    return type(tensor) in TENSORS and not tensor.is_nested
+
+
 def can_stand_in_graph(value: Any, depth: int = 0) -> bool:
     """Whether an argument can be written into a graph."""
     if isinstance(value, torch.Tensor):
-        return type(value) in TENSORS and not value.is_nested
+        return is_plain(value)
     if value is None or value is Ellipsis or isinstance(value, (bool, int, float, complex, str)):
         return True
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
