@@ -171,8 +171,9 @@ class Comparison:
             return [f"The results agree: {leaves} compared{ignored}."]
         where = f"differ at {self.path}" if self.path else "differ"
         place = "" if self.index is None else f", first at element {_show_index(self.index)}"
+        ref, res = _show_both(self.ref, self.res)
         return [
-            f"The results {where} ({self.symptom}): expected {_show(self.ref)}, got {_show(self.res)}{place}.",
+            f"The results {where} ({self.symptom}): expected {ref}, got {res}{place}.",
             *([self.message] if self.message else []),
             *([f"{self.outside:,} of {self.numel:,} elements are outside the bound."] if self.outside else []),
         ]
@@ -232,6 +233,14 @@ def _show(value: Any) -> str:
         return f"{value:.6g}"
     text = repr(value) if not isinstance(value, _Raw) else str(value)
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _show_both(ref: Any, res: Any) -> tuple[str, str]:
+    """Two values with as many digits as it takes to tell them apart."""
+    shown = _show(ref), _show(res)
+    if shown[0] == shown[1] and isinstance(ref, float) and isinstance(res, float) and ref != res:
+        return repr(ref), repr(res)
+    return shown
 
 
 def _show_index(index: tuple[int, ...]) -> str:

@@ -85,7 +85,7 @@ def _weigh_floats(
     found = LeafEvidence(
         path,
         Verdict.NOISE,
-        f"compiled is as far from fp64 as rounding may lead ({noise.worst:.2g} times the noise of eager)",
+        f"compiled is as far from fp64 as rounding may lead{_in_units(noise.worst, 'the noise of eager')}",
         symptom=Symptom.NAN if noise.nonfinite else Symptom.VALUE,
         index=index,
         eager_value=None if index is None else first[index].item(),
@@ -100,7 +100,7 @@ def _weigh_floats(
     if centre is None or not rounded:
         why = grounds.no_reference or grounds.not_perturbed or "the fp64 run has no such value"
         said = (
-            f"the values differ ({noise.worst:.2g} times what perturbed eager shows), but without an fp64 reference"
+            f"the values differ{_in_units(noise.worst, 'what perturbed eager shows')}, but without an fp64 reference"
             if centre is None
             else "the values differ, but without a measure of the noise"
         )
@@ -153,6 +153,11 @@ def _weigh_object(path: str, eager: Any, compiled: list[Any]) -> LeafEvidence:
             reason = f"the {found.symptom} differs: eager gives {found.ref!r}, compiled {found.res!r}"
             return LeafEvidence(path, Verdict.BUG, reason, found.symptom, eager_value=eager, compiled_value=value)
     return LeafEvidence(path, Verdict.NOISE, AGREES)
+
+
+def _in_units(ratio: float, of: str) -> str:
+    """How far, if that says anything."""
+    return f" ({ratio:.2g} times {of})" if ratio > 0 else ""
 
 
 def _times(ratio: float) -> str:
