@@ -983,3 +983,52 @@ def typed_functions():
         return apply(torch.sin, x), isinstance(apply, Callable), isinstance(3, Callable)
 
     return Case(fn, fresh(lambda: (floats(2),)))
+
+
+@case
+def a_context_manager_that_breaks_on_its_way():
+    """Before its `yield`, between, and behind: the generator is at work in one graph, and waits in the next."""
+
+    @contextlib.contextmanager
+    def noted(name):
+        print("in", name)
+        try:
+            yield name + "!"
+        finally:
+            print("out", name)
+
+    def fn(x):
+        with noted("first") as name:
+            x = x + 1
+            print("body of", name)
+            with noted("second"):
+                x = x * 2
+                print("inner body")
+        return x
+
+    return Case(fn, repeat(torch.ones(2)))
+
+
+@case
+def a_generator_that_breaks_between_its_values():
+    def numbers(count):
+        for number in range(count):
+            print("next is", number)
+            yield number
+            print("behind", number)
+
+    def fn(x):
+        for number in numbers(3):
+            x = x + number
+            print("got", number)
+        return x
+
+    return Case(fn, repeat(torch.ones(2)))
+
+
+@case
+def a_module_with_hooks():
+    linear, log = torch.nn.Linear(2, 2), []
+    linear.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    linear.register_forward_hook(lambda module, args, output: (log.append(output.shape), output * 2)[1])
+    return Case(lambda x: linear(x), repeat(torch.ones(2, 2)), state=lambda: log)

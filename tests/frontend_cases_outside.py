@@ -641,3 +641,14 @@ def keys_that_cannot_be_hashed():
         return x * 1, found
 
     return Case(fn, repeat(X, [[]]))
+
+
+@case
+def equal_strings_in_a_list():
+    """Whether they are one object is of no interest there: one graph."""
+    names = ["".join(("sca", "le")), "bias"]
+
+    def fn(x, name):
+        return x * 2 if name in names else x, names.index(name), names.count(name)
+
+    return Case(fn, each((X, "scale"), (X, "bias")))

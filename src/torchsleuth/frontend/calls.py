@@ -404,6 +404,8 @@ class Calls(Builtins):
             return handler(self, *args, **kwargs)
         if looks_at_frame(function, args):
             raise Break(f"{function.__qualname__}() looks at the stack of frames")
+        if torch_calls.is_fact(function):
+            return self.call_torch(function, args, kwargs)
         name = function.__name__
         owner = getattr(function, "__self__", None)
         if isinstance(owner, ModuleType) or type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):

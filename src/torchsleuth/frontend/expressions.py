@@ -276,7 +276,8 @@ class Expressions(Calls):
 
     def IS_OP(self, frame: Frame, instruction: Instruction) -> None:
         right, left = as_plain(frame.stack.pop()), as_plain(frame.stack.pop())
-        if _is_told_by_chance(left, right):
+        ours = frame.globals is vars(polyfills)  # there it is a short way to "equal"
+        if not ours and _is_told_by_chance(left, right):
             raise Break("it is asked whether two equal values are one object", "compare them with ==")
         self.outside.same(left, right)
         frame.stack.append((left is right) ^ bool(instruction.arg))

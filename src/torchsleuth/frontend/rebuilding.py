@@ -476,13 +476,13 @@ class Rebuilder:
             self.effects.append(f"set.update({code}, ({self._items(new)}))")
 
     def _generators(self) -> None:
-        """Generators that were at work when the segment began, and have come to their end."""
+        """Generators that were at work when the segment began: some have come to their end, some wait at a `yield`."""
         for generator in self.machine.began_with:
-            if generator.frame is not None or generator.native is not None:
-                continue
             source = self.outside.sources.get(id(generator))
-            if source is not None:
-                self.effects.append(f"FINISH({source.code})")
+            if source is None or generator.frame is not None:
+                continue
+            real = "None" if generator.native is None else self.value(generator.native)
+            self.effects.append(f"GOES_ON({source.code}, {real})")
 
     def _distinct(self) -> None:
         """What was changed must not be, next time, the same object as something else that was looked at."""

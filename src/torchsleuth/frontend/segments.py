@@ -191,8 +191,9 @@ def at_work() -> Generator:
     return generator
 
 
-def finished(generator: Generator) -> None:
-    generator.frame, generator.running = None, False
+def goes_on(generator: Generator, natively: Any) -> None:
+    """A generator was at work, and does now what a real one does; or nothing, if it has come to its end."""
+    generator.frame, generator.native, generator.running = None, natively, False
 
 
 _NAMES: dict[str, Any] = {
@@ -212,7 +213,7 @@ _NAMES: dict[str, Any] = {
     "Generator": Generator,
     "OrderedDict": collections.OrderedDict,
     "defaultdict": collections.defaultdict,
-    "FINISH": finished,
+    "GOES_ON": goes_on,
     "AT_WORK": at_work,
     "REAL_GENERATOR": real_generator,
     "ADVANCED": advanced,
