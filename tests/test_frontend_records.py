@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import gc
+import importlib
 import json
 import logging
 import os
@@ -17,11 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
-from torchsleuth import config
-from torchsleuth.cli import records as command
+from torchsleuth import __version__, config
+from torchsleuth.cli import main, records as command
 from torchsleuth.errors import BadRecord
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +34,7 @@ if sys.version_info[:2] == (3, 11):
     from torchsleuth.frontend import capture, pickling
     from torchsleuth.frontend.copying import Copies
     from torchsleuth.frontend.opcodes import Interpreter
-    from torchsleuth.frontend.record_file import read_record
+    from torchsleuth.frontend.record_file import encode, read_record
     from torchsleuth.frontend.records import Crash, Entry
     from torchsleuth.frontend.replaying import Verdict, replay_record
 
@@ -505,6 +507,75 @@ def test_a_path_that_leads_to_a_record_is_one(tmp_path: Path, planted: Callable[
     assert command.is_record(crash.path)
     assert command.is_record(os.path.join(crash.path, "record.json"))
     assert not any(map(command.is_record, (str(tmp_path), "3f9a", "a\0b", "x" * 5000, str(tmp_path / "record.json"))))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--times", "3"], "--times"),
+        (["--compiler", "eager"], "--compiler"),
+        (["--deadline", "3", "--memory", "4GiB"], "--deadline, --memory"),
+    ],
+)
+def test_what_is_for_cases_cannot_be_asked_of_a_record(
+    tmp_path: Path,
+    planted: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    named: str,
+) -> None:
+    """Covers: F8"""
+    planted()
+    _, crash = crash_of(first, tmp_path, (1,))
+    monkeypatch.setattr(sys, "argv", ["sleuth", "replay", str(crash.path), "--trust", "--json", *options])
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert left.value.code == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["what"] == f"{crash.path} is an execution record, and {named} cannot be asked of one"
+    assert error["remedy"] == f"sleuth replay {crash.path} --trust"
+
+
+def test_a_folder_with_neither_a_case_nor_a_record_is_told_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sleuth", "replay", str(tmp_path), "--store", str(tmp_path / "s"), "--json"])
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert left.value.code == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["what"] == f"there is no case and no execution record in {tmp_path}"
+    assert error["cause"] == "it has neither case.json nor record.json"
+
+
+def test_a_replay_tells_what_has_changed_since(
+    tmp_path: Path, planted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Covers: F8"""
+    planted()
+    module = tmp_path / "changes_since.py"
+    module.write_text("def step(pair):\n    return pair[0] + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    step = importlib.import_module("changes_since").step
+    _, crash = crash_of(step, tmp_path / "records", (1,))
+    assert replay_record(crash.path, trust=True).changes == ()
+    module.write_text("def step(pair):\n    first, _ = pair\n    return first + 1\n")
+    importlib.invalidate_caches()
+    importlib.reload(sys.modules["changes_since"])
+    record, folder = read_record(str(crash.path))
+    (folder / "record.json").write_bytes(encode(msgspec.structs.replace(record, torch="1.0", torchsleuth="0.0")))
+    replayed = replay_record(crash.path, trust=True)
+    assert replayed.verdict is Verdict.PASSED
+    assert replayed.changes == (
+        f"torchsleuth is {__version__}, it was 0.0",
+        f"torch is {torch.__version__}, it was 1.0",
+        "the code of step is another one",
+        f"line 2 of {module} reads otherwise",
+    )
+    assert str(replayed).endswith(f"Since then: line 2 of {module} reads otherwise.")
+    shown = "\n".join(str(part) for part in command.replay(str(folder), trust=True).shown)
+    assert "note: since the record was written, the code of step is another one" in shown
 
 
 # ---- in another process ----------------------------------------------------------------------------------------

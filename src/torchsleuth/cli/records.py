@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,12 +13,14 @@ from rich.text import Text
 
 from torchsleuth.case.words.wording import clean
 from torchsleuth.cli.answers import Answer, stdout_apart
+from torchsleuth.errors import SleuthError
 
 if TYPE_CHECKING:
     from torchsleuth.frontend.record_file import Record
     from torchsleuth.frontend.replaying import Replayed
 
 _FILE: Final = "record.json"
+_HOLD_CASES: Final = ("case.json", "cases")
 _MOST_LINES: Final = 40
 _SAID: Final = {
     "same": ("the translator fails as it did", "bold red"),
@@ -35,11 +37,36 @@ def is_record(name: str) -> bool:
         return False
 
 
-def replay(name: str, *, trust: bool) -> Answer:
-    """1: the translator still fails. 0: it does not. 2: it cannot be replayed here, or is not trusted."""
+def refuse_options(name: str, given: Mapping[str, bool]) -> None:
+    """A record is one call that our own translator fails at: most of what a case can be asked means nothing to it."""
+    meant = [option for option, is_given in given.items() if is_given]
+    if meant:
+        raise SleuthError(
+            f"{name} is an execution record, and {', '.join(meant)} cannot be asked of one",
+            cause="a record is replayed once, in this process, and no compiler has a part in it",
+            remedy=shlex.join(["sleuth", "replay", name, "--trust"]),
+        )
+
+
+def refuse_other_folders(name: str) -> None:
+    """Refuses a folder that has neither a record nor cases in it."""
+    if os.path.isdir(name) and not any(os.path.exists(os.path.join(name, file)) for file in _HOLD_CASES):
+        raise SleuthError(
+            f"there is no case and no execution record in {name}",
+            cause=f"it has neither case.json nor {_FILE}",
+            remedy="give the folder of a case, or the one that the log of a crash names",
+        )
+
+
+def replay(name: str, *, trust: bool, given: Mapping[str, bool] | None = None) -> Answer:
+    """1: the translator still fails. 0: it does not. 2: it cannot be replayed here, or is not trusted.
+
+    `given`: options that are for cases, and whether they were given.
+    """
     from torchsleuth.frontend.record_file import read_record
     from torchsleuth.frontend.replaying import replay_record
 
+    refuse_options(name, given or {})
     record, folder = read_record(name)
     if not trust:
         words = "Replaying imports the modules that the record names, and runs code that it holds: say --trust."
@@ -49,6 +76,7 @@ def replay(name: str, *, trust: bool) -> Answer:
     with stdout_apart():
         replayed = replay_record(name, trust=True)
     shown = [*_summary(record, folder), Text(*_SAID[replayed.verdict.value])]
+    shown += [Text(f"note: since the record was written, {clean(each)}", "yellow") for each in replayed.changes]
     if replayed.failure is None:
         shown.append(Text(f"the call {clean(replayed.outcome)}"))
     elif replayed.verdict.value == "other":
@@ -121,5 +149,6 @@ def _data(record: Record, folder: Path, replayed: Replayed | None) -> dict[str, 
             "failure": msgspec.to_builtins(replayed.failure),
             "outcome": replayed.outcome,
             "dynamic": replayed.dynamic,
+            "changes": list(replayed.changes),
         }
     return data

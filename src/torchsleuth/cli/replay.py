@@ -18,9 +18,9 @@ from torchsleuth.case.script import expected
 from torchsleuth.case.signatures import Match
 from torchsleuth.case.stores.examining import Found
 from torchsleuth.case.stores.store import Store
-from torchsleuth.cli import progress
+from torchsleuth.cli import progress, records
 from torchsleuth.cli.answers import Answer, stdout_apart
-from torchsleuth.errors import SleuthError
+from torchsleuth.errors import NotFound, SleuthError
 from torchsleuth.outcome import Broken, Outcome, Unrunnable, Word, to_data
 from torchsleuth.report.outcome import render_outcome
 
@@ -61,7 +61,11 @@ class Asked:
     def found(self) -> Found:
         if self.trust and os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # where the backend of somebody's own is likely to be
-        return Store.open(self.store).find(self.name)
+        try:
+            return Store.open(self.store).find(self.name)
+        except NotFound:
+            records.refuse_other_folders(self.name)
+            raise
 
     def matching(self) -> Match:
         return Match.parse(self.match)

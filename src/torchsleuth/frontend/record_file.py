@@ -67,6 +67,8 @@ class Function(msgspec.Struct, frozen=True):
     module: str
     file: str
     line: int
+    code: str = ""
+    """The digest of its code. Empty if it has none, or where an older torchsleuth wrote the record."""
 
 
 class StateFile(msgspec.Struct, frozen=True):

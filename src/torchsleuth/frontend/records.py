@@ -30,7 +30,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import FrameType, MethodType
+from types import CodeType, FrameType, MethodType
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -38,7 +38,7 @@ import torch
 
 from torchsleuth import __version__, config, torch_compat
 from torchsleuth.case.disk import sync_folder, temporary_name
-from torchsleuth.case.format.digests import Hasher
+from torchsleuth.case.format.digests import Hasher, digest
 from torchsleuth.case.schema import State
 from torchsleuth.case.stores.files import LocalFiles, open_files
 from torchsleuth.case.surroundings import state as surroundings
@@ -323,7 +323,7 @@ def _record(entry: Entry, failure: Failure, work: Work, state: StateFile | None,
         python=platform.python_version(),
         torch=str(torch.__version__),
         failure=failure,
-        function=_function(entry.fn),
+        function=function_of(entry.fn),
         instruction=work.instruction,
         stack=tuple(Line(place.file, place.line, place.function, place.source) for place in users),
         read=work.read,
@@ -337,7 +337,7 @@ def _record(entry: Entry, failure: Failure, work: Work, state: StateFile | None,
     )
 
 
-def _function(fn: Any) -> Function:
+def function_of(fn: Any) -> Function:
     """What was captured, as far as it has a name."""
     if isinstance(fn, torch.nn.Module):
         fn = type(fn).forward
@@ -348,7 +348,19 @@ def _function(fn: Any) -> Function:
         module=str(getattr(plain, "__module__", "")),
         file="" if code is None else code.co_filename,
         line=0 if code is None else code.co_firstlineno,
+        code="" if code is None else digest(repr(_parts_of(code)).encode()),
     )
+
+
+def _parts_of(code: CodeType) -> tuple[Any, ...]:
+    """What code does, wherever it stands."""
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(map(_constant, code.co_consts))
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _parts_of(value)
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 def _flush(file: BinaryIO) -> None:

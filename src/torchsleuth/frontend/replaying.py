@@ -11,7 +11,9 @@ is done only for those who trust the record. What the user's program itself rais
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,13 +22,15 @@ from typing import Any
 
 import torch
 
+from torchsleuth import __version__
 from torchsleuth.case.surroundings import state as surroundings
 from torchsleuth.errors import BadRecord, CaseError, SleuthError, in_words
 from torchsleuth.frontend import pickling
+from torchsleuth.frontend.breaks import source_lines
 from torchsleuth.frontend.capturing import Captured
 from torchsleuth.frontend.copying import Copies
 from torchsleuth.frontend.record_file import Failure, Record, check_state, read_record
-from torchsleuth.frontend.records import CrashMet, Replay, failure_of, loop_in
+from torchsleuth.frontend.records import CrashMet, Replay, failure_of, function_of, loop_in
 from torchsleuth.outcome import Word
 
 
@@ -51,12 +55,17 @@ class Replayed:
     """What the call did, if the translator did not fail."""
     dynamic: bool
     """Whether sizes were symbolic."""
+    changes: tuple[str, ...] = ()
+    """What is not as it was when the record was written: it may be why the verdict is what it is."""
 
     @property
     def crashes(self) -> bool:
         return self.failure is not None
 
     def __str__(self) -> str:
+        return "\n".join((self._verdict_words(), *(f"Since then: {each}." for each in self.changes)))
+
+    def _verdict_words(self) -> str:
         then = f"{self.record.failure.type}: {self.record.failure.message}"
         if self.failure is None:
             return f"The translator does not fail any more; the call {self.outcome}. Then it was {then}."
@@ -138,7 +147,27 @@ def _replayed(record: Record, folder: Path, state: dict[str, Any], dynamic: bool
     verdict = Verdict.PASSED
     if failure is not None:
         verdict = Verdict.SAME if failure.is_like(record.failure) else Verdict.OTHER
-    return Replayed(record, folder, verdict, failure, outcome, dynamic)
+    changes = tuple(_changes(record, state["fn"]))
+    return Replayed(record, folder, verdict, failure, outcome, dynamic, changes)
+
+
+def _changes(record: Record, fn: Any) -> Iterator[str]:
+    """What is another one than in the record: versions, the code of the function, the lines that it was at."""
+    versions = (
+        ("torchsleuth", record.torchsleuth, __version__),
+        ("torch", record.torch, str(torch.__version__)),
+        ("Python", record.python, platform.python_version()),
+    )
+    yield from (f"{name} is {now}, it was {then}" for name, then, now in versions if then != now)
+    then, now = record.function.code, function_of(fn).code
+    if then and now and then != now:
+        yield f"the code of {record.function.name} is another one"
+    for line in record.stack:
+        linecache.checkcache(line.file)
+        lines = source_lines(line.file)
+        now = lines[line.line - 1].strip() if 0 < line.line <= len(lines) else ""
+        if lines and line.source and now != line.source:
+            yield f"line {line.line} of {line.file} reads otherwise"
 
 
 @contextlib.contextmanager
