@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -106,7 +107,7 @@ def test_a_function_without_breaks_is_well(sleuth: Sleuth, tmp_path: Path, capsy
         "3 calls looked at; 2 ran from what was recorded before",
         "first call: 1 graph (2 operations)",
         "",
-        "Next: sleuth run script.py --epochs 2",
+        "Next: sleuth witness script.py:step -- --epochs 2",
     ]
 
 
@@ -208,7 +209,7 @@ FAULT = Failure("KeyError: 'what'", HERE)
 @pytest.mark.parametrize(
     ("function", "code", "following"),
     [
-        (surveyed(), 0, "sleuth run my.py 1"),
+        (surveyed(), 0, "sleuth witness my.py:step -- 1"),
         (surveyed(findings=(finding(HERE),)), 1, "sleuth breaks my.py:step -- 1"),
         (surveyed(findings=(finding(HERE),), failures=(FAULT,)), 1, "sleuth breaks my.py:step -- 1"),
         (surveyed(dynamo_alone=(Objection("why"),)), 1, "sleuth breaks my.py:step -- 1"),
@@ -326,7 +327,7 @@ def test_what_only_dynamo_says_has_a_place_of_its_own(tmp_path: Path) -> None:
         "Dynamo: 2 graphs (1 and 2 operations), breaks at 1 line",
         "where only Dynamo breaks",
         "return x.tolist() Unsupported tolist It is not known. Do without.",
-        "somewhere lost",
+        "Dynamo names no line; it is in step, or in what that calls lost",
         "✂ return x.tolist() │ ╰─ Dynamo: Unsupported tolist",
     ):
         assert part in words, part
@@ -350,12 +351,70 @@ def test_several_functions_are_counted_and_kept_apart() -> None:
 
 
 def test_graphs_are_counted_and_long_lists_of_them_cut() -> None:
-    assert "first call: no graph\n" in shown(survey(surveyed(graphs=(), all_graphs=0)))
+    assert "first call: no graph\n" in shown(survey(surveyed(graphs=(), all_graphs=0, findings=(finding(HERE),))))
     assert "first call: 1 graph (1 operation), 2 more later\n" in shown(survey(surveyed(graphs=(1,), all_graphs=3)))
     lost = surveyed(graphs=(2,), uncacheable={"why": 1})
     assert "first call: 1 graph (2 operations); others could not be kept\n" in shown(survey(lost))
     many = shown(survey(surveyed(graphs=(5,) * 30, all_graphs=30)))
     assert f"first call: 30 graphs ({'5, ' * 11}5 and … operations)\n" in many
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        ({}, "since it calls nothing of torch that computes"),
+        (
+            {"uncacheable": {"a later call could not make x anew": 1}},
+            "could not be kept: a later call could not make x",
+        ),
+        ({"natives": 1}, "since it ran natively"),
+        ({"failures": (FAULT,)}, "since our own translator failed"),
+    ],
+)
+def test_why_there_is_no_graph_is_said(known: dict[str, Any], why: str) -> None:
+    """Covers: F12"""
+    told = squeezed(shown(survey(surveyed(graphs=(), all_graphs=0, **known)), width=200))
+    assert f"first call: no graph, {why}" in told or f"no graph, since what was recorded {why}" in told
+
+
+def test_what_the_script_compiles_can_be_watched(
+    sleuth: Sleuth, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Covers: U28"""
+    written(tmp_path, WHOLE + "torch.compile(step)(torch.ones(3))\n")
+    assert sleuth("script.py", "--no-dynamo") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Next: sleuth run script.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import time\ndef step(x): pass\ntime.sleep(60)\nstep(1)\n", "script.py never calls step"),
+        ("import time\ntime.sleep(60)\ndef step(x): pass\nstep(1)\n", "script.py stops before it defines step"),
+    ],
+)
+def test_a_script_that_takes_too_long_is_stopped(
+    sleuth: Sleuth, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    """Covers: F12"""
+    written(tmp_path, text)
+    assert sleuth("script.py:step", "--deadline", "0.2", "--no-dynamo", "--json") == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["what"] == said
+    assert error["cause"].startswith("the script was stopped after 0.2 s (script.py:")
+    assert "--deadline" in error["remedy"]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_what_is_known_when_the_time_is_up_is_told(
+    sleuth: Sleuth, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Covers: F12"""
+    written(tmp_path, WHOLE + "import time\ntime.sleep(60)\n")
+    assert sleuth("script.py:step", "--deadline", "2", "--no-dynamo") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "step   no breaks "
+    assert "note: the script was stopped after 2 s (script.py:8)" in lines
 
 
 def test_text_of_the_program_is_neither_markup_nor_a_command_to_the_terminal(tmp_path: Path) -> None:

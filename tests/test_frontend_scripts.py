@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import textwrap
+import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -410,7 +413,7 @@ def test_nothing_is_run_if_the_name_does_not_occur(write: Write, capsys: pytest.
         ("class Net:\n  step = 3\n", "Net.step", "Net.step is no method: it is of the type int"),
         ("class Net: pass\nNet()\n", "Net", "Net is a class whose objects are not called"),
         ("def outer():\n  def step(): pass\n  step()\nouter()\n", "step", "binds no such name at its top level"),
-        ("raise ValueError('early')\ndef step(): pass\n", "step", "stops with ValueError: early"),
+        ("raise ValueError('early')\n'step'\n", "step", "stops with ValueError: early"),
     ],
 )
 def test_what_cannot_be_intercepted_is_told(write: Write, text: str, function: str, cause: str) -> None:
@@ -431,6 +434,135 @@ def test_a_script_that_ends_before_the_call_says_how(write: Write) -> None:
     with pytest.raises(NeverCalled) as raised:
         heard(f"{name}:step")
     assert raised.value.cause == "the script ends with exit code 4"
+
+
+@pytest.mark.parametrize(
+    ("text", "function", "cause"),
+    [
+        (
+            "raise ValueError('early')\ndef step(): pass\n",
+            "step",
+            "the script stops with ValueError: early (script.py:1)",
+        ),
+        (
+            "import no_such_package\nstep = print\n",
+            "step",
+            "the script stops with ModuleNotFoundError: No module named",
+        ),
+        ("import sys\nsys.exit(2)\nclass Net: pass\n", "Net.forward", "the script ends with exit code 2"),
+        ("number = input()\nfrom math import sin as step\n", "step", "the script stops with EOFError"),
+    ],
+)
+def test_a_script_that_stops_before_it_defines_the_function_says_so(
+    write: Write, monkeypatch: pytest.MonkeyPatch, text: str, function: str, cause: str
+) -> None:
+    """Covers: F12"""
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    name = write(text)
+    with pytest.raises(NeverCalled) as raised:
+        heard(f"{name}:{function}", "--epochs", "1")
+    assert str(raised.value).startswith(f"{name} stops before it defines {function}")
+    assert raised.value.cause.startswith(cause)
+    assert "see that it runs by itself first: python script.py --epochs 1" in raised.value.remedy
+    assert f"{name}:{function} -- ARGS" in raised.value.remedy
+
+
+def test_a_script_that_stops_before_the_call_has_to_run_first(write: Write) -> None:
+    name = write("def step(x): pass\nraise ValueError('early')\n")
+    with pytest.raises(NeverCalled, match="never calls step") as raised:
+        heard(f"{name}:step")
+    assert "see that it runs by itself first" in raised.value.remedy
+
+
+# ---- threads -----------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Takes its time for each call, and has enough of them after some."""
+
+    def __init__(self, most: int = 1_000_000) -> None:
+        self.calls = 0
+        self.together = 0
+        self.at_once = 0
+        self._most = most
+
+    def __call__(self, call: Call) -> Any:
+        self.at_once += 1
+        self.together = max(self.together, self.at_once)
+        self.calls += 1
+        time.sleep(0.002)
+        self.at_once -= 1
+        if self.calls >= self._most:
+            raise Enough
+        return call.go()
+
+
+IN_THREADS = """
+import threading
+made, left = [], []
+def step(x):
+    made.append(x)
+def work():
+    for number in range(20):
+        step(number)
+    left.append(1)
+threads = [threading.Thread(target=work) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+print("the end", len(made), len(left))
+"""
+
+
+def test_calls_of_several_threads_are_dealt_with_one_at_a_time(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Covers: F12"""
+    slow = Slow()
+    ended = Script.parse(f"{write(IN_THREADS)}:step").run(slow)
+    assert (slow.together, ended.calls) == (1, slow.calls)
+    assert "the end 80 4" in capsys.readouterr().out  # what came meanwhile was called as the script has it
+
+
+def test_enough_in_a_thread_ends_the_script_without_a_word(
+    write: Write, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Covers: F12"""
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest has one of its own
+    slow = Slow(most=3)
+    ended = Script.parse(f"{write(IN_THREADS)}:step").run(slow)
+    said = capfd.readouterr()
+    assert (slow.calls, ended.error, ended.code) == (3, None, 0)
+    assert said.err == ""
+    assert "the end" not in said.out
+
+
+def test_a_call_that_a_thread_is_in_is_waited_for(write: Write) -> None:
+    script = """
+    import threading
+    begun = threading.Event()
+    def step(x):
+        begun.set()
+    threading.Thread(target=step, args=(1,), daemon=True).start()
+    begun.wait()
+    """
+
+    def on_call(call: Call) -> Any:
+        call.go()
+        time.sleep(0.1)
+        done.append(call.args)
+
+    done: list[Any] = []
+    Script.parse(f"{write(script)}:step").run(on_call)
+    assert done == [(1,)]
+
+
+def test_whether_a_script_compiles_is_noted(write: Write) -> None:
+    compiles = "import torch\ndef step(x=1): return x\nother = torch.compile(len)\nstep()\n"
+    assert heard(f"{write(compiles)}:step")[1].compiles
+    assert not heard(f"{write('def step(x=1): return x')}:step")[1].compiles
+    assert torch.compile.__module__ == "torch"
 
 
 def test_a_function_that_needs_no_arguments_is_called_if_the_script_does_not(write: Write) -> None:

@@ -6,12 +6,14 @@ The script is run in this process, with its own `sys.argv`. What it prints goes 
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -36,6 +38,7 @@ class Asked:
     arguments: tuple[str, ...] = ()
     limit: int | None = None
     dynamo: bool = True
+    deadline: float | None = None
 
     def command(self, verb: str) -> str:
         words = ["sleuth", verb, self.script]
@@ -54,7 +57,7 @@ def breaks(err: Console, asked: Asked, *, width: int, as_json: bool = False) -> 
 
     script = Script.parse(asked.script, asked.arguments)
     limit = CALLS if asked.limit is None else asked.limit
-    with stdout_apart(), _warnings_as_usual():
+    with stdout_apart(), _warnings_as_usual(), _at_most(asked.deadline):
         survey = survey_script(script, limit=limit, dynamo=asked.dynamo, told=told)
     code = _code(survey.functions)
     return Answer(_data(survey), render_survey(survey, width=width), _next(asked, survey, code), code)
@@ -76,7 +79,30 @@ def _next(asked: Asked, survey: Survey, code: int) -> str:
         return asked.command("breaks")  # once something was changed
     if survey.ended.error is not None or code == 2:
         return shlex.join(["python", survey.script.path, *asked.arguments])
+    if not survey.ended.compiles:  # then there is nothing that could be watched
+        return asked.command("witness")
     return shlex.join(["sleuth", "run", survey.script.path, *asked.arguments])
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """What takes longer is stopped, if it is Python code of this thread, or lets signals interrupt it."""
+    from torchsleuth.frontend.scripts import OutOfTime
+
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise OutOfTime(f"{seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager

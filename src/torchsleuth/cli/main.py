@@ -189,10 +189,13 @@ def breaks(
         int | None, typer.Option(min=1, metavar="N", help="So many calls of each function are looked at. Default: 4.")
     ] = None,
     dynamo: Annotated[bool, typer.Option("--dynamo/--no-dynamo", help="Ask Dynamo, too.")] = True,
+    deadline: Annotated[
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Stop the script then, and tell what is known.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Run a script, and say where its graphs break, why, and what to change. 0: nowhere. 1: there are breaks."""
-    asked = breaks_command.Asked(script, tuple(arguments or ()), limit, dynamo)
+    asked = breaks_command.Asked(script, tuple(arguments or ()), limit, dynamo, deadline)
     raise typer.Exit(give(out, lambda: breaks_command.breaks(err, asked, width=out.width, as_json=json), as_json=json))
 
 
@@ -287,7 +290,18 @@ def replay(
     asked = Asked(case, store, compiler, accuracy, trust, deadline, memory, with_history, match)
     answer = lambda: replay_command.replay(err, asked, runner=runner, times=times, as_json=json)  # noqa: E731
     if records.is_record(case):
-        answer = lambda: records.replay(case, trust=trust)  # noqa: E731
+        given = {
+            "--compiler": compiler is not None,
+            "--runner": runner is not Runner.FRESH,
+            "--times": times != 1,
+            "--accuracy": accuracy is not None,
+            "--with-history": with_history,
+            "--deadline": deadline is not None,
+            "--memory": memory is not None,
+            "--match": match != "origin",
+            "--store": store is not None,
+        }
+        answer = lambda: records.replay(case, trust=trust, given=given)  # noqa: E731
     raise typer.Exit(give(out, answer, as_json=json))
 
 

@@ -21,7 +21,9 @@ import importlib.machinery
 import inspect
 import io
 import os
+import shlex
 import sys
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +70,14 @@ class Call:
 
 
 class Enough(BaseException):
-    """Raised in `on_call`, it ends the script: all is known that was to be known."""
+    """Raised in `on_call`, it ends the script: all is known that was to be known.
+
+    In a thread of the script's it ends that thread, without a word, and the script at its next call or statement.
+    """
+
+
+class OutOfTime(BaseException):
+    """Raised anywhere in a script, it ends it: it has had its time."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +92,16 @@ class Ended:
     """What nobody in the script caught."""
     uncalled: tuple[str, ...] = ()
     """What was given to torch.compile, and never called."""
+    compiles: bool = False
+    """It was seen to call torch.compile."""
 
     @property
     def words(self) -> str:
         """How it ended, if that is worth a word."""
         if isinstance(self.error, KeyboardInterrupt):
             return "the script was interrupted"
+        if isinstance(self.error, OutOfTime):
+            return f"the script was stopped after {self.error}{_where(self.error)}"
         if self.error is not None:
             return f"the script stops with {in_words(self.error)}{_where(self.error)}"
         return f"the script ends with exit code {self.code}" if self.code else ""
@@ -142,7 +155,10 @@ class Script:
             error, exit_code = _until_it_ends(lambda: self._execute(code, vars(main), board))
             if error is None and not exit_code and not board.total:
                 error, exit_code = _until_it_ends(board.call_what_needs_no_arguments)
-            ended = Ended(board.total, exit_code, error, tuple(name for name in board.known if not board.calls[name]))
+            if board.is_enough:  # what becomes of it without the threads that we have ended is not its own
+                error, exit_code = None, 0
+            uncalled = tuple(name for name in board.known if not board.calls[name])
+            ended = Ended(board.total, exit_code, error, uncalled, board.compiles)
             if not board.total:
                 raise self._nothing_called(board, vars(main), tree, ended) from error
         return ended
@@ -154,8 +170,10 @@ class Script:
             if self.function:
                 name = _Name(self.function, namespace, board)
                 stack.enter_context(_attribute(builtins, _LOOK, name.look))
+                stack.enter_context(_attribute(torch, "compile", board.compile_noted(torch.compile)))
             else:
                 stack.enter_context(_attribute(torch, "compile", board.compile_instead(torch.compile)))
+            stack.callback(board.wait)
             exec(code, namespace)
 
     def _compiled(self) -> tuple[ast.Module, CodeType]:
@@ -204,9 +222,13 @@ class Script:
         self, board: _Switchboard, namespace: dict[str, Any], tree: ast.Module, ended: Ended
     ) -> ScriptError:
         if not board.known and self.function:
+            if ended.words and self.function.partition(".")[0] in _bound_in(tree):
+                what = f"{self.path} stops before it defines {self.function}"
+                return NeverCalled(what, cause=ended.words, remedy=self._before_the_call(ended))
             nothing = board.unfit or f"{self.path} binds no such name at its top level"
             return self._unknown(tree, namespace, ended.words or nothing)
         remedy = f"call {self.function or 'what it compiles'} in the script, with arguments as they usually are"
+        remedy = self._before_the_call(ended) if ended.words else remedy
         if not board.known:
             return NeverCalled(
                 f"{self.path} gives nothing to torch.compile",
@@ -217,6 +239,13 @@ class Script:
         return NeverCalled(
             f"{self.path} never calls {name}", cause=ended.words or "it ran to its end without a call", remedy=remedy
         )
+
+    def _before_the_call(self, ended: Ended) -> str:
+        """What to do about a script that has ended too soon."""
+        if isinstance(ended.error, OutOfTime):
+            return "give it more time (--deadline SECONDS), or a script that comes to the call sooner"
+        command = shlex.join(["python", self.path, *self.arguments])
+        return f"see that it runs by itself first: {command}; what it is to be given goes behind --: {self} -- ARGS"
 
     def _unknown(self, tree: ast.Module, namespace: dict[str, Any], cause: str) -> NoSuchFunction:
         there = _functions(tree, namespace)
@@ -320,6 +349,19 @@ def _names_in(tree: ast.Module) -> set[str]:
     return found
 
 
+def _bound_in(tree: ast.Module) -> set[str]:
+    """The names that the source binds, wherever."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+    return found
+
+
 def _functions(tree: ast.Module, namespace: dict[str, Any]) -> list[str]:
     """Names that could have been asked for: the script's own functions, methods and modules."""
     found: dict[str, None] = {}
@@ -342,8 +384,10 @@ class _Switchboard:
     """Every call of what is intercepted comes through here."""
 
     def __init__(self, on_call: Callable[[Call], Any]) -> None:
-        self.busy = False
-        """A call is being dealt with: whatever it calls is none of our business."""
+        self.is_enough = False
+        """All is known: the script is to end."""
+        self.compiles = False
+        """The script has called torch.compile."""
         self.calls: Counter[str] = Counter()
         self.known: dict[str, Callable[..., Any]] = {}
         """What stands in for each function, by its name."""
@@ -352,6 +396,10 @@ class _Switchboard:
         self.unfit = ""
         """Why what has the name cannot be intercepted."""
         self._on_call = on_call
+        self._at_work = threading.Lock()
+        """Held while a call is dealt with: one at a time, whatever thread it is in."""
+        self._closed = False
+        self._thread = threading.current_thread()
         self._modules: dict[int, torch.nn.Module] = {}
 
     @property
@@ -364,16 +412,39 @@ class _Switchboard:
         try:
             yield
         finally:
-            self.busy = True
+            self._closed = True
+
+    @property
+    def busy(self) -> bool:
+        """A call is being dealt with: whatever it calls, and whatever is called beside it, is none of our business."""
+        return self._closed or self._at_work.locked()
 
     def call(self, call: Call) -> Any:
-        self.calls[call.name] += 1
-        with ExitStack() as stack:
-            self.busy = True
-            stack.callback(setattr, self, "busy", False)
-            for off in self.put:
-                stack.enter_context(off())
-            return self._on_call(call)
+        if self._closed or not self._at_work.acquire(blocking=False):
+            return call.go()
+        try:
+            self.go_on_unless_enough()
+            self.calls[call.name] += 1
+            with ExitStack() as stack:
+                for off in self.put:
+                    stack.enter_context(off())
+                return self._on_call(call)
+        except Enough:
+            self.is_enough = True
+            if threading.current_thread() is not self._thread:
+                raise SystemExit from None  # ends the thread, and nobody hears of it
+            raise
+        finally:
+            self._at_work.release()
+
+    def wait(self) -> None:
+        """Another thread may be in a call, when the script has come to its end."""
+        with self._at_work:
+            pass
+
+    def go_on_unless_enough(self) -> None:
+        if self.is_enough:
+            raise Enough
 
     def stand_in(self, name: str, fn: Any, dynamic: bool | None = None, *, method: bool = False) -> Callable[..., Any]:
         """A function that hands its calls on. `method`: the first argument is the one that it is a method of."""
@@ -415,11 +486,22 @@ class _Switchboard:
 
     # ---- torch.compile --------------------------------------------------------------------------------------
 
+    def compile_noted(self, compile: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in the place of torch.compile if it is to compile: it is noted that somebody calls it."""
+
+        @functools.wraps(compile)
+        def compile_as_ever(*args: Any, **options: Any) -> Any:
+            self.compiles = self.compiles or not self.busy
+            return compile(*args, **options)
+
+        return compile_as_ever
+
     def compile_instead(self, compile: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in the place of torch.compile."""
 
         @functools.wraps(compile)
         def compile_nothing(model: Any = None, **options: Any) -> Any:
+            self.compiles = self.compiles or not self.busy
             if model is None:
                 return functools.partial(compile_nothing, **options)
             made = compile(model, **{name: _copied(value) for name, value in options.items()})
@@ -456,6 +538,7 @@ class _Name:
     def look(self) -> None:
         if self._board.busy:
             return
+        self._board.go_on_unless_enough()
         holder, value = self._find()
         if value is _MISSING or self._board.is_mine(value):
             return

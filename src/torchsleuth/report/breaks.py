@@ -59,7 +59,7 @@ def _function(surveyed: Surveyed, width: int, *, stopped: bool) -> Iterator[Rend
             blocks = [_block(*each, width) for each in _with_objections(surveyed.findings)]
             yield Text("\n\n").join(blocks)
     if surveyed.dynamo_alone:
-        yield from _dynamo_alone(surveyed.dynamo_alone, width)
+        yield from _dynamo_alone(surveyed, width)
     for listing in listings_of(surveyed):
         yield from _listing(listing, width)
     if not surveyed.settled:
@@ -95,7 +95,21 @@ def _facts(surveyed: Surveyed, *, stopped: bool) -> str:
     later = surveyed.all_graphs - len(surveyed.graphs)
     more = f", {later} more later" if later else ""
     more += "; others could not be kept" if surveyed.uncacheable else ""
-    return f"{calls}{of} looked at{known}{enough}\nfirst call: {_graphs(surveyed.graphs)}{more}"
+    why = "" if surveyed.graphs else _why_no_graph(surveyed)
+    return f"{calls}{of} looked at{known}{enough}\nfirst call: {_graphs(surveyed.graphs)}{why}{more}"
+
+
+def _why_no_graph(surveyed: Surveyed) -> str:
+    """Why nothing was put into a graph, where no break says it."""
+    if surveyed.failures:
+        return ", since our own translator failed"
+    if surveyed.uncacheable:
+        return f", since what was recorded could not be kept: {one_line(next(iter(surveyed.uncacheable)), 200)}"
+    if surveyed.natives:
+        return ", since it ran natively"
+    if surveyed.findings or not surveyed.recordings:
+        return ""
+    return ", since it calls nothing of torch that computes"
 
 
 def _graphs(sizes: Sequence[int]) -> str:
@@ -187,11 +201,12 @@ def _where(finding: Finding, longest: int = 200) -> Iterator[Text]:
         yield Text(one_line(source, longest), "bold")
 
 
-def _dynamo_alone(objections: Sequence[Objection], width: int) -> Iterator[Text]:
+def _dynamo_alone(surveyed: Surveyed, width: int) -> Iterator[Text]:
     yield _title("where only Dynamo breaks")
-    for objection in objections:
+    for objection in surveyed.dynamo_alone:
         home = home_of(objection.stack) if objection.stack else None
-        where = "somewhere" if home is None else f"{_place_words(home)} in {one_line(home.function)}"
+        nowhere = f"Dynamo names no line; it is in {one_line(surveyed.name)}, or in what that calls"
+        where = nowhere if home is None else f"{_place_words(home)} in {one_line(home.function)}"
         lines = Text.assemble(("  " + where, "cyan"))
         if home is not None and home.source:
             lines.append(f"\n  {one_line(home.source, max(width - 2, _NARROWEST_NOTE))}", "bold")
