@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -56,6 +57,9 @@ def wrong(gm, inputs):
 def refuses(gm, inputs):
     raise NotImplementedError("this is not lowered")
 
+def dies(gm, inputs):
+    return lambda *inputs: ctypes.string_at(0)
+
 def hangs_or_dies(gm, inputs):
     is_dynamos = next(iter(gm.graph.nodes)).name.startswith("l_")
     return lambda *inputs: time.sleep(60) if is_dynamos else ctypes.string_at(0)
@@ -92,15 +96,17 @@ def squeezed(text: str) -> str:
 
 
 def test_a_wrong_backend_is_named_first_with_the_runs_and_the_next_command(
-    sleuth: Sleuth, capsys: pytest.CaptureFixture[str]
+    sleuth: Sleuth, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Covers: U21, U28"""
     assert sleuth("script.py:step", "--backend", "witness_backends:wrong") == 1
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert lines[0] == "step  call 1, backend wrong"
-    assert lines[1] == " THE BACKEND IS AT FAULT   wrong: its own compiler, behind AOT"
-    assert lines[-1] == "Next: sleuth run --level accuracy script.py"
+    assert lines[1] == " THE BACKEND IS AT FAULT   wrong: its own code"
+    (case,) = (tmp_path / ".sleuth" / "cases").iterdir()
+    assert lines[-1] == f"Next: sleuth minify {case.name}"
+    assert "kept as a case: Dynamo's graph" in said.out
     words = squeezed(said.out)
     assert "Both front ends give the same wrong result with wrong, and ours is right with eager" in words
     assert "torchsleuth with wrong wrong at output" in words
@@ -113,7 +119,9 @@ def test_where_nobody_is_wrong_the_exit_code_is_zero(sleuth: Sleuth, capsys: pyt
     assert sleuth("script.py:step", "--backend", "aot_eager", "--", "3.0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].strip() == "NOBODY IS WRONG"
-    assert lines[-1] == "Next: sleuth run --level accuracy script.py 3.0"
+    assert lines[-1] == "Next: sleuth breaks script.py:step -- 3.0"  # it compiles nothing that could be watched
+    assert sleuth("script.py", "--backend", "aot_eager") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Next: sleuth run --level accuracy script.py"
 
 
 def test_without_a_name_it_is_what_the_script_compiles(sleuth: Sleuth, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +129,9 @@ def test_without_a_name_it_is_what_the_script_compiles(sleuth: Sleuth, capsys: p
     data = json.loads(capsys.readouterr().out)
     assert data["function"] == "Net"
     assert data["verdict"] == "the backend"
-    assert [run["standing"] for run in data["runs"]] == ["right", "wrong", "wrong", "right", "right"]
+    assert [run["standing"] for run in data["runs"]] == ["right", "wrong", "wrong", "right"]
+    (case,) = data["cases"]
+    assert case["words"].endswith("while compiling: raises NotImplementedError: this is not lowered")
     assert data["runs"][1]["failure"].startswith("raised torch._dynamo.exc.BackendCompilerFailed")
 
 
@@ -141,7 +151,7 @@ def test_data_has_everything(sleuth: Sleuth, capsys: pytest.CaptureFixture[str],
     data = json.loads(capsys.readouterr().out)
     assert list(data) == [
         "script", "function", "call", "verdict", "reason", "backend", "part", "somebody_is_wrong", "no_witness", "runs",
-        "graphs", "breaks", "notes",
+        "graphs", "breaks", "notes", "records", "cases",
     ]  # fmt: skip
     assert data["breaks"][0]["source"] == 'print("computing", x.shape[0])'
     row = data["graphs"]["rows"][-1]
@@ -249,6 +259,41 @@ def test_a_backend_that_hangs_or_kills_the_process_is_at_fault(tmp_path: Path) -
     assert "node by node the same" in words
     assert ran.stdout.splitlines()[-1] == "Next: sleuth run --level always script.py"
     assert "Dynamo with hangs_or_dies timed out after 10 s" in ran.stderr
+
+
+@pytest.mark.usefixtures("sleuth")
+def test_a_backend_that_kills_the_process_leaves_a_case(tmp_path: Path) -> None:
+    """Covers: U19, U28"""
+    ran = isolated("script.py:net", "--backend", "witness_backends:dies", folder=tmp_path)
+    assert ran.returncode == 1, ran.stderr
+    (case,) = (tmp_path / ".sleuth" / "cases").iterdir()
+    assert "kept as a case: Dynamo's graph 0, run: dies of SIGSEGV" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == f"Next: sleuth minify {case.name}"
+
+
+@pytest.mark.usefixtures("sleuth")
+def test_a_script_that_does_not_come_to_the_call_is_stopped(tmp_path: Path) -> None:
+    """Covers: U19"""
+    (tmp_path / "slow.py").write_text("import time\ndef step(x): pass\ntime.sleep(60)\nstep(1)\n")
+    ran = isolated("slow.py:step", "--deadline", "2", "--json", folder=tmp_path)
+    assert ran.returncode == 2, ran.stderr
+    error = json.loads(ran.stdout)["error"]
+    assert error["what"] == "slow.py:step does not come to the call in 2 s"
+    assert error["cause"] == f"the script was stopped at {tmp_path / 'slow.py'}:3"
+    assert "--deadline" in error["remedy"]
+
+
+def test_what_to_watch_is_said_where_the_script_compiles_nothing() -> None:
+    """Covers: U28"""
+    hang = Run(Way.DYNAMO, "hangs", Standing.WRONG, "hangs", failure=TimedOut(deadline=3))
+    said = dataclasses.replace(a_testimony(Blame.BACKEND), dynamo=hang)
+    asked = Asked("train.py:step", ("--epochs", "2"), "my.backends:hangs")
+    watched = "torch.compile(step, backend=torchsleuth.watch(my.backends.hangs, level=4))"
+    assert command.next_command(asked, "step", said, compiles=False) == f"call {watched} in train.py, and run that"
+    assert command.next_command(asked, "step", said, compiles=True) == "sleuth run --level always train.py --epochs 2"
+    otherwise = dataclasses.replace(said, dynamo=dataclasses.replace(hang, failure=None, effect="it is a list"))
+    again = "sleuth witness --backend my.backends:hangs --json train.py:step -- --epochs 2"
+    assert command.next_command(asked, "step", otherwise, compiles=True) == again
 
 
 # ---- outcomes of a process -----------------------------------------------------------------------------------

@@ -373,6 +373,20 @@ def test_another_backend_may_round_differently_but_not_be_wrong() -> None:
             assert "the outcome (value)" in cause_of(lambda: fast(torch.ones(2)))  # noqa: B023
 
 
+def test_a_wrong_backend_is_not_taken_for_a_fault_of_ours_alone() -> None:
+    """Covers: F9"""
+
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    fast = captured(triple, shifted(1.0))
+    fast(torch.ones(2))
+    with pytest.raises(AccuracyError) as raised:
+        fast(torch.ones(2))
+    assert "find out whether it is the backend backend or torchsleuth (`sleuth witness SCRIPT:" in raised.value.remedy
+    assert "report" not in raised.value.remedy
+
+
 def test_another_backend_may_draw_other_random_numbers() -> None:
     fast = captured(lambda x: torch.nn.functional.dropout(x, 0.5), shifted(3.0))
     fast(torch.ones(20))

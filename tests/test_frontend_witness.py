@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import operator
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._inductor import config as inductor_config
 
 from torchsleuth import torch_compat
+from torchsleuth.compare import Tolerance, same
+from torchsleuth.compare.weighing import Grounds, weigh_leaf
 from torchsleuth.errors import SleuthError
 from torchsleuth.frontend import witness as module
 from torchsleuth.frontend.aligning import Difference, Kind, align, described
 from torchsleuth.frontend.capturing import capture
-from torchsleuth.frontend.deciding import AOT, BEHIND_AOT
-from torchsleuth.frontend.testimony import Blame, Standing, Way
+from torchsleuth.frontend.deciding import AOT, BEHIND_AOT, ITSELF
+from torchsleuth.frontend.opcodes import Interpreter
+from torchsleuth.frontend.testimony import Blame, KeptCase, Standing, Way
+from torchsleuth.frontend.traits import Owners, other_traits, traits_of
+from torchsleuth.frontend.ways import Kept, Settling
 from torchsleuth.frontend.witness import Untold, witness
-from torchsleuth.outcome import Crashed, Outcome, Stage, TimedOut
+from torchsleuth.outcome import Crashed, Outcome, Raised, Stage, TimedOut
 
 if TYPE_CHECKING:
     from torchsleuth.frontend.testimony import Testimony
@@ -105,6 +114,17 @@ def ours_is(wrap: Wrap, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None
     monkeypatch.setattr(module, "with_ours", with_ours)
 
 
+def ours_runs_natively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, our own front end records nothing."""
+
+    def with_ours(fn: Any, backend: Any, dynamic: bool | None) -> Any:
+        captured = capture(fn, backend)
+        captured.limit = 0
+        return captured
+
+    monkeypatch.setattr(module, "with_ours", with_ours)
+
+
 def plus(amount: float) -> Wrap:
     return lambda fn: lambda *args, **kwargs: fn(*args, **kwargs) + amount
 
@@ -130,15 +150,15 @@ def test_a_backend_that_computes_something_else_is_at_fault() -> None:
     """Covers: U21, F9"""
     found = witness(step, (X,), off_by(0.5))
     assert found.blame is Blame.BACKEND, found.reason
-    assert found.part == BEHIND_AOT
+    assert found.part == ITSELF
     assert found.somebody_is_wrong
     assert standings(found)[1:] == [
         ("Dynamo with wrong", "wrong"),
         ("torchsleuth with wrong", "wrong"),
         ("torchsleuth with eager", "right"),
-        ("torchsleuth with aot_eager", "right"),
     ]
     assert "give the same wrong result" in found.reason
+    assert "no AOT is at work in it: it computes this itself" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -151,15 +171,33 @@ def test_a_backend_that_raises_is_at_fault(backend: Backend, words: str) -> None
     assert words in found.dynamo.words
     assert words in found.ours.words
     assert "fail alike" in found.reason
+    assert (found.part, "it raises this itself" in found.reason) == (ITSELF, True)
+
+
+def with_aot(compiler: Backend) -> Backend:
+    """A backend of somebody's own, whose compiler is behind AOT."""
+
+    def compiled_behind_aot(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = aot_autograd(fw_compiler=compiler)(gm, example_inputs)
+        return compiled
+
+    return compiled_behind_aot
+
+
+def test_aot_is_spoken_of_where_it_was_seen() -> None:
+    """Covers: U21"""
+    found = witness(step, (X,), with_aot(off_by(1.0)))
+    assert (found.blame, found.part) == (Blame.BACKEND, BEHIND_AOT), found.reason
 
 
 def test_what_is_wrong_with_aot_eager_too_is_in_aot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Covers: U21"""
+    wrong = {"aot_eager": off_by(1.0), "cudagraphs": off_by(1.0), "aot_ts": off_by(2.0)}
     find = torch_compat.find_backend
-    monkeypatch.setattr(torch_compat, "find_backend", lambda name: off_by(1.0) if name == "aot_eager" else find(name))
-    behind = witness(step, (X,), off_by(1.0))
+    monkeypatch.setattr(torch_compat, "find_backend", lambda name: wrong.get(name) or find(name))
+    behind = witness(step, (X,), "cudagraphs")
     itself = witness(step, (X,), "aot_eager")
-    other = witness(step, (X,), off_by(2.0))
+    other = witness(step, (X,), "aot_ts")
     assert (behind.blame, behind.part) == (Blame.BACKEND, AOT)
     assert (itself.blame, itself.part) == (Blame.BACKEND, AOT)
     assert (other.blame, other.part) == (Blame.BACKEND, "")  # two faults: which one it is, nobody knows
@@ -225,6 +263,15 @@ def test_graphs_that_fail_otherwise_without_dynamo_prove_nothing() -> None:
     assert "given Dynamo's graphs without Dynamo, changes_its_mind raises NotImplementedError" in found.reason
 
 
+@pytest.mark.parametrize(("stage", "blame"), [(Stage.AOT, Blame.BACKEND), (Stage.UNKNOWN, Blame.UNCLEAR)])
+def test_a_backend_that_fails_in_its_own_stages_with_dynamo_and_without_is_at_fault(stage: Stage, blame: Blame) -> None:
+    """Covers: U21"""
+    told = Told(Dynamo_with_plain=Raised(stage, type_chain=("AttributeError",), message="no attribute"))
+    told.deaths["Dynamo's graphs alone with plain"] = Raised(stage, type_chain=("KeyError",), message="no key")
+    found = witness(step, (X,), plain, steps=told)
+    assert found.blame is blame, found.reason
+
+
 def test_our_own_fault_is_said_to_be_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     ours_is(plus(1.0), monkeypatch)
     found = witness(step, (X,), "aot_eager")
@@ -270,7 +317,7 @@ def test_a_backend_whose_wrong_results_are_never_the_same_is_at_fault() -> None:
 
 def test_who_runs_natively_is_no_witness(monkeypatch: pytest.MonkeyPatch) -> None:
     dynamo_is(plus(1.0), monkeypatch, but_with_eager=True)
-    ours_is(lambda fn: fn, monkeypatch, limit=0)
+    ours_runs_natively(monkeypatch)
     found = witness(step, (X,), "aot_eager")
     assert found.ours.standing is Standing.RIGHT
     assert found.blame is Blame.UNCLEAR
@@ -280,7 +327,7 @@ def test_who_runs_natively_is_no_witness(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_wrong_dynamo_is_at_fault_without_a_witness_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the backend "eager" there is nobody else."""
     dynamo_is(plus(1.0), monkeypatch)
-    ours_is(lambda fn: fn, monkeypatch, limit=0)
+    ours_runs_natively(monkeypatch)
     found = witness(step, (X,), "aot_eager")
     assert found.blame is Blame.FRONT_END
     assert "no witness: it ran natively" in found.reason
@@ -333,6 +380,48 @@ def test_random_numbers_are_the_same_in_each_run() -> None:
     assert random.getstate() == states[1]
     found = witness(net, (X,), off_by(0.5), backward=False)
     assert found.blame is Blame.BACKEND
+
+
+@pytest.mark.parametrize("end", [TimedOut(Stage.RUN, deadline=3), Crashed(Stage.RUN, signal=11)])
+def test_where_eager_never_ends_nothing_else_is_run(end: Outcome) -> None:
+    """Covers: U19"""
+    told = Told(eager=end)
+    found = witness(step, (X,), "eager", steps=told)
+    assert found.blame is Blame.UNCLEAR
+    assert "eager itself does not come to an end" in found.reason
+    assert told.steps == []
+    assert not found.somebody_is_wrong
+
+
+def test_numbers_that_differ_are_shown_as_such() -> None:
+    """Covers: U28"""
+    one = torch.tensor([2213.2314, 2.0])
+    said = str(same(one, one * (1 + 1e-6), tolerance=Tolerance.exact()))
+    assert "expected 2213.2314453125, got 2213.233642578125, first at element [0]" in said
+    above = one.nextafter(one + 1)
+    grounds = Grounds(fp64={"x": one.double()}, perturbed=[{"x": above}], tried=1)
+    assert weigh_leaf("x", [above], [one], grounds).reason == "compiled is as far from fp64 as rounding may lead"
+
+
+def clock(x: torch.Tensor) -> torch.Tensor:
+    return x * int.from_bytes(os.urandom(2), "big")
+
+
+def test_values_that_do_not_repeat_themselves_excuse_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: U10, U19"""
+    dynamo_is(lambda fn: stumbles(fn, ()), monkeypatch)
+    found = witness(clock, (X,), "eager")
+    assert found.blame is Blame.FRONT_END, found.reason
+    assert "failures alone count, since eager's values are no measure" in found.reason
+    assert found.somebody_is_wrong
+
+
+def test_a_backend_that_fails_is_at_fault_whatever_values_do() -> None:
+    """Covers: U10, U19"""
+    found = witness(clock, (X,), refuses)
+    assert found.blame is Blame.BACKEND, found.reason
+    assert found.somebody_is_wrong
+    assert not witness(clock, (X,), "aot_eager").somebody_is_wrong
 
 
 # ---- results, and what is put back ---------------------------------------------------------------------------
@@ -419,6 +508,39 @@ def test_what_python_code_changes_is_put_back_and_compared(monkeypatch: pytest.M
     assert log == []
 
 
+def test_the_order_of_keys_is_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: F6"""
+    cache = collections.OrderedDict(a=1, b=2, c=3)
+
+    def touch(cache: collections.OrderedDict[str, int], x: torch.Tensor) -> torch.Tensor:
+        cache.move_to_end("a")
+        return x + 1
+
+    dynamo_is(lambda fn: lambda cache, x: x + 1, monkeypatch)
+    found = witness(touch, (cache, X), "eager")
+    assert found.blame is Blame.FRONT_END, found.reason
+    assert found.dynamo.words == "the order of args[0] is left as it was; eager makes it ['b', 'c', 'a']"
+    assert list(cache) == ["a", "b", "c"]
+
+
+def test_an_effect_of_another_type_is_another_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: F6"""
+    seen: dict[str, Any] = {}
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        seen["sizes"] = list(x.shape)
+        return x + 1
+
+    def note_otherwise(x: torch.Tensor) -> torch.Tensor:
+        seen["sizes"] = tuple(x.shape)
+        return x + 1
+
+    dynamo_is(lambda fn: note_otherwise, monkeypatch)
+    found = witness(note, (X,), "eager")
+    assert found.blame is Blame.FRONT_END, found.reason
+    assert found.dynamo.words == "seen['sizes'] is a tuple; eager gives a list"
+
+
 def test_what_comes_back_may_be_what_is_put_back() -> None:
     log: list[Any] = []
     seen = torch.zeros(3)
@@ -436,6 +558,17 @@ def test_what_comes_back_may_be_what_is_put_back() -> None:
     assert (len(output[0]), list(output[1]), output[2].tolist()) == (1, ["a", "sum"], [1.0, 1.0, 1.0])
     assert log == []
     assert seen.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_graphs_tell_who_fails_where_values_do_not_repeat_themselves() -> None:
+    """Covers: U10, U21"""
+
+    def refuses_dynamos(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return refuses(gm, example_inputs) if is_dynamos(gm) else gm.forward
+
+    found = witness(lambda x: (x + 1).mul(int.from_bytes(os.urandom(2), "big")), (X,), refuses_dynamos)
+    assert found.blame is Blame.BACKEND, found.reason
+    assert found.runs[-1].way is Way.GRAPHS
 
 
 def test_what_is_printed_is_heard_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -475,6 +608,221 @@ def test_a_backend_that_nobody_knows_is_an_error() -> None:
         witness(step, (X,), "inducto")
 
 
+# ---- traits: what values do not tell ---------------------------------------------------------------------------
+
+T = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "words"),
+    [
+        ([T], (T,), "output is a tuple; eager gives a list"),
+        ({"a": 1}, collections.OrderedDict(a=1), "output is a collections.OrderedDict, with the keys 'a'; eager gives"),
+        ({"b": 1, "a": 2}, {"a": 2, "b": 1}, "with the keys 'a', 'b'; eager gives a dict, with the keys 'b', 'a'"),
+        (torch.Size([2]), (2,), "output is a tuple; eager gives a torch.Size"),
+        (T, nn.Parameter(T), "which requires a gradient"),
+        (T, T.clone().requires_grad_(), "which requires a gradient"),
+        (np.float32(2), np.array(2, dtype=np.float32), "output is a numpy.ndarray; eager gives a numpy.float32"),
+    ],
+)
+def test_what_is_of_another_kind_is_not_the_same(eager: Any, compiled: Any, words: str) -> None:
+    assert bool(same(eager, compiled)) or "numpy" in words
+    assert words in other_traits(traits_of("output", eager), traits_of("output", compiled))
+    assert not other_traits(traits_of("output", eager), traits_of("output", eager))
+
+
+def test_whose_memory_and_which_object_it_is_counts() -> None:
+    x = torch.ones(4)
+    owners = Owners([("args[0]", [x])])
+    twice = traits_of("output", [x + 1] * 2, owners)
+    assert twice["output[1]"] == "a torch.Tensor, the same object as output[0]"
+    for each in (x, x[1:]):
+        assert traits_of("output", each, owners) == {"output": "a torch.Tensor, in the memory of args[0][0]"}
+    assert traits_of("output", [x, x], owners) == traits_of("output", [x, x.view(4)], owners)
+    given = {"a": 1}
+    owners = Owners([("args[0]", given)])
+    assert traits_of("output", given, owners)["output"] == "a dict, with the keys 'a', the very object args[0]"
+    owners = Owners([("args[0]", x)])
+    base = x + 1
+    assert traits_of("output", [base, base[1:]], owners) == traits_of("output", [base, base[1:].clone()], owners)
+    assert traits_of("output", x.t().contiguous().clone(), owners) == {"output": "a torch.Tensor, in new memory"}
+
+
+def test_what_contains_itself_has_traits() -> None:
+    endless: list[Any] = [1]
+    endless.append(endless)
+    assert traits_of("output", endless, Owners())["output[1]"] == "a list, the same object as output"
+    doubled: list[Any] = []
+    for _ in range(100):
+        doubled = [doubled, doubled]
+    assert len(traits_of("output", doubled)) == 201
+
+
+def test_a_result_of_another_type_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: U21"""
+    dynamo_is(lambda fn: lambda x: tuple(fn(x)), monkeypatch)
+    found = witness(lambda x: [x + 1, x.sum()], (X,), "eager")
+    assert found.blame is Blame.FRONT_END, found.reason
+    assert found.dynamo.words == "output is a tuple; eager gives a list"
+
+
+def clones(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    return lambda *inputs: tuple(each.clone() for each in gm(*inputs))
+
+
+def test_a_backend_whose_results_are_no_longer_views_of_inputs_is_at_fault() -> None:
+    """Covers: U21"""
+    found = witness(lambda x: (x.view(-1), x + 1), (X,), clones)
+    assert (found.blame, found.part) == (Blame.BACKEND, ITSELF), found.reason
+    assert "in new memory; eager gives a torch.Tensor, in the memory of args[0]" in found.dynamo.words
+    assert witness(lambda x: x.sin(), (X,), clones).blame is Blame.NOBODY
+
+
+def test_a_backend_that_copies_dynamos_views_alone_is_at_fault() -> None:
+    """Covers: U21"""
+
+    def copies(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return clones(gm, example_inputs) if is_dynamos(gm) else gm.forward
+
+    found = witness(lambda x: (x.view(-1), x + 1), (X,), copies)
+    assert found.blame is Blame.BACKEND, found.reason
+    assert "our graphs do not set it off" in found.reason
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_traits_accuse_nobody_who_is_right(backend: str) -> None:
+    """What AOT gives as one object are two views of an input in eager."""
+    weight = torch.ones(3, requires_grad=True)
+    x = X.clone().requires_grad_()
+    assert witness(lambda x: (x.chunk(2), torch.split(x, 1), x[0]), (x,), backend).blame is Blame.NOBODY
+
+    def shares(x: torch.Tensor, more: dict[str, Any]) -> Any:
+        y = x * weight
+        more["new"] = x
+        same = [y, y, x, x[0], weight, weight[1:], y.view(-1), y.detach(), x.t()]
+        return same, more, (x.shape, x.sum().item()), x.expand(2, *x.shape), {"b": same, "a": torch.max(y, 0)}
+
+    found = witness(shares, (X, {"a": X}), backend)
+    assert found.blame is Blame.NOBODY, found.reason
+
+
+# ---- faults of ours, and cases ---------------------------------------------------------------------------------
+
+
+def test_a_fault_of_our_translator_is_ours_though_the_call_went_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Covers: F8"""
+
+    def planted(self: Any, frame: Any, instruction: Any) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(Interpreter, "BINARY_SUBSCR", planted)
+    ours_is(lambda fn: fn, monkeypatch, records=str(tmp_path))
+    found = witness(lambda x, d: x * d["k"], (X, {"k": 3}), "eager")
+    assert (found.blame, found.we_failed) == (Blame.OURS, True), found.reason
+    assert "our own translator failed, and the call went on natively: KeyError: 'planted'" in found.reason
+    assert found.records == tuple(map(str, tmp_path.iterdir()))
+    assert len(found.records) == 1
+
+
+def test_a_backend_that_gives_no_compiled_graph_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers: F9"""
+    for gives in (None, lambda *inputs: ()):
+        found = witness(step, (X,), lambda gm, inputs, gives=gives: gives)
+        assert found.blame is Blame.BACKEND, found.reason
+    dynamo_is(lambda fn: step, monkeypatch)  # who puts up with it
+    found = witness(step, (X,), lambda gm, inputs: None)
+    assert (found.blame, found.part) == (Blame.BACKEND, ITSELF), found.reason
+    assert "what <lambda> gives is no compiled graph" in found.reason
+
+
+class Keeper:
+    """Watches nothing, and keeps one case."""
+
+    def __init__(self) -> None:
+        self.backends: list[Any] = []
+
+    def watched(self, backend: Any) -> Backend:
+        self.backends.append(backend)
+        return refuses
+
+    def kept(self) -> tuple[KeptCase, ...]:
+        return (KeptCase("here", "it fails", "sleuth minify here"),)
+
+
+class FromTheThirdCallOn(Keeper):
+    """Keeps a case if it is asked often enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def watched(self, backend: Any) -> Backend:
+        return plain
+
+    def kept(self) -> tuple[KeptCase, ...]:
+        self.asked += 1
+        return super().kept() if self.asked > 2 else ()
+
+
+def test_a_failure_of_the_backend_is_met_once_more_to_be_kept() -> None:
+    """Covers: F5, U28"""
+    for backend, times in ((refuses, 1), (off_by(1.0), 1), ("eager", 0)):
+        keeper, told = Keeper(), Told()
+        found = witness(step, (X,), backend, keeper=keeper, steps=told)
+        assert keeper.backends == [backend] * times
+        assert found.cases == keeper.kept()[:times]
+        assert told.steps.count(module.KEEPING) == times
+
+
+def test_what_fails_in_a_later_call_is_kept_as_well() -> None:
+    """Covers: U28"""
+    keeper = FromTheThirdCallOn()
+    assert len(witness(step, (X,), refuses, keeper=keeper).cases) == 1
+    assert keeper.asked == 4
+
+
+def test_what_kills_or_hangs_is_not_met_once_more() -> None:
+    """Covers: U19"""
+    died = Crashed(Stage.RUN, signal=11)
+    keeper = Keeper()
+    told = Told(Dynamo_with_plain=died, torchsleuth_with_plain=died)
+    told.deaths[module.KEEPING] = died
+    assert witness(step, (X,), plain, steps=told, keeper=keeper).cases == keeper.kept()
+    hang = TimedOut(Stage.RUN, deadline=3)
+    told = Told(Dynamo_with_plain=hang, torchsleuth_with_plain=hang)
+    found = witness(step, (X,), plain, steps=told, keeper=keeper)
+    assert (found.blame, found.cases, keeper.backends) == (Blame.BACKEND, (), [])
+
+
+def test_a_call_that_never_settles_says_why_and_its_graph_is_shown_once() -> None:
+    """Covers: F7"""
+
+    calls = {"number": 0}
+
+    def counts(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() if calls["number"] else x.cos()
+
+    kept = Kept(plain)
+    settling = Settling(kept)
+    settling.captured = capture(counts, kept)
+
+    def again() -> Any:
+        settling.captured.forget()
+        calls["number"] += 1
+        return settling.captured(X)
+
+    assert kept.is_later is False
+    settling.captured.misses.append(("calls['number'] is 0", "it is 1 now"))
+    settling.settled(again, settling.captured(X))
+    assert settling.no_witness == (
+        "each call is recorded anew, so none runs what was compiled: the guard \"calls['number'] is 0\" does not hold"
+        " (it is 1 now)"
+    )
+    assert [[node.name_of_call for node in graph.nodes] for graph in kept.graphs] == [["cos"], ["sin"]]
+
+
 # ---- steps ---------------------------------------------------------------------------------------------------
 
 
@@ -500,9 +848,9 @@ def test_a_run_in_which_the_process_died_is_not_made_again() -> None:
     told = Told(Dynamo_with_plain=died, torchsleuth_with_plain=died)
     found = witness(step, (X,), plain, steps=told)
     assert found.blame is Blame.BACKEND, found.reason
-    assert found.part == BEHIND_AOT
+    assert found.part == ""  # whoever has seen AOT in it is dead
     assert found.dynamo.words == "crashed with SIGSEGV"
-    assert told.steps == ["eager", "torchsleuth with eager", "torchsleuth with aot_eager", "Dynamo with eager"]
+    assert told.steps == ["eager", "torchsleuth with eager", "Dynamo with eager"]
     assert found.difference.alike  # the graphs are known all the same, from the runs with "eager"
     assert found.difference.ours
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -41,6 +43,8 @@ _CHILD: Final = (
     "from torchsleuth.cli.main import main; safe or sys.path.insert(0, os.path.dirname(sys.executable)); main()"
 )
 """What the child is given to do. The folder that we are in must not be where we import from."""
+UP_TO_THE_CALL: Final = "the script, up to the call"
+_FRAME: Final = re.compile(r'^  File "([^"\n]+)", line (\d+) in ', re.MULTILINE)
 _TIME_IS_UP: Final = "Timeout ("
 """How the fault handler's words begin."""
 
@@ -101,15 +105,19 @@ def _answer(asked: Asked, log: StepLog) -> Answer:
     from torchsleuth.report.witness import render_testimony, testimony_data
 
     with stdout_apart():
-        name, testimony = _examine(asked, log)
+        name, testimony, compiles = _examine(asked, log)
     code = 1 if testimony.somebody_is_wrong else 0 if testimony.blame.value == "nobody" else 2
+    code = 3 if testimony.we_failed else code
     title = Text.assemble((clean(name), "bold"), (f"  call {asked.call}, backend {clean(testimony.backend)}", "dim"))
     data = {"script": asked.path, "function": name, "call": asked.call, **testimony_data(testimony)}
-    return Answer(data, (title, *render_testimony(testimony)), _next(asked, testimony), code)
+    return Answer(
+        data, (title, *render_testimony(testimony)), next_command(asked, name, testimony, compiles=compiles), code
+    )
 
 
-def _examine(asked: Asked, log: StepLog) -> tuple[str, Testimony]:
-    """Run the script up to the call, and examine that."""
+def _examine(asked: Asked, log: StepLog) -> tuple[str, Testimony, bool]:
+    """Run the script up to the call, and examine that. Also whether the script was seen to call torch.compile."""
+    from torchsleuth.cli.keeping import Keeping
     from torchsleuth.frontend.scripts import Enough, Script
     from torchsleuth.frontend.witness import witness
 
@@ -125,12 +133,16 @@ def _examine(asked: Asked, log: StepLog) -> tuple[str, Testimony]:
             dynamic = call.dynamic if asked.dynamic is None else asked.dynamic
             try:
                 backend = _backend(asked.backend)
-                found.testimony = witness(call.fn, call.args, backend, kwargs=call.kwargs, dynamic=dynamic, steps=log)
+                keeper = Keeping(log.folder)
+                found.testimony = witness(
+                    call.fn, call.args, backend, kwargs=call.kwargs, dynamic=dynamic, steps=log, keeper=keeper
+                )
             except BaseException as error:  # noqa: BLE001 - the script must not catch what is not its own
                 found.error = error
         raise Enough
 
-    ended = script.run(on_call)
+    with log.up_to_the_call():
+        ended = script.run(on_call)
     if found.error is not None:
         raise found.error
     if found.testimony is None:
@@ -142,7 +154,7 @@ def _examine(asked: Asked, log: StepLog) -> tuple[str, Testimony]:
             cause=ended.words or "the script ran to its end",
             remedy=f"ask for an earlier one: --call {found.calls}",
         )
-    return found.name, found.testimony
+    return found.name, found.testimony, ended.compiles
 
 
 @dataclass
@@ -166,21 +178,37 @@ def _backend(name: str) -> str | Callable[..., Any]:
     return own_code.find(name) if ":" in name else name
 
 
-def _next(asked: Asked, testimony: Testimony) -> str:
+def next_command(asked: Asked, name: str, testimony: Testimony, *, compiles: bool) -> str:
+    """What to type after this verdict. `compiles`: the script was seen to call torch.compile."""
     from torchsleuth.frontend.testimony import Blame
 
+    if testimony.cases:
+        return testimony.cases[-1].next
     match testimony.blame:
         case Blame.FRONT_END:
             return asked.next("breaks", function=True)
+        case Blame.OURS if testimony.records:
+            return shlex.join(["sleuth", "replay", testimony.records[0], "--trust"])
         case Blame.OURS:  # what to send us
             return asked.next("witness", "--backend", asked.backend, "--json", function=True)
         case Blame.UNCLEAR if not testimony.somebody_is_wrong:
             if testimony.eager.failure is not None:
                 return shlex.join(["python", asked.path, *asked.arguments])
             return asked.next("breaks", function=True)
+        case Blame.NOBODY if not compiles:
+            return asked.next("breaks", function=True)
+    if testimony.dynamo.effect or testimony.ours.effect:  # values agree, so whoever watches them would see nothing
+        return asked.next("witness", "--backend", asked.backend, "--json", function=True)
     failure = testimony.dynamo.failure
     level = "accuracy" if failure is None else "minify" if failure.verb == "raised" else "always"
-    return asked.next("run", "--level", level)
+    return asked.next("run", "--level", level) if compiles else _to_be_watched(asked, name)
+
+
+def _to_be_watched(asked: Asked, name: str) -> str:
+    """What to add to a script that compiles nothing: `sleuth run` would see no failure in it."""
+    backend = f'"{asked.backend}"' if ":" not in asked.backend else asked.backend.replace(":", ".")
+    watched = f"torch.compile({name}, backend=torchsleuth.watch({backend}, level=4))"
+    return f"call {watched} in {shlex.quote(asked.path)}, and run that"
 
 
 # ---- in processes of its own ---------------------------------------------------------------------------------
@@ -188,8 +216,12 @@ def _next(asked: Asked, testimony: Testimony) -> str:
 
 def _in_children(out: Console, asked: Asked, say: Callable[[str], None], *, as_json: bool) -> int:
     """The same in a process of its own; once more, without the step that it died in, until it comes to an end."""
+    from torchsleuth.cli.keeping import Keeping
+    from torchsleuth.frontend.witness import KEEPING
+
     folder = Path(tempfile.mkdtemp(prefix="sleuth-witness-"))
     log = StepLog(folder, asked.deadline, say)
+    keeping = Keeping(folder)
     words = ["witness", "--no-isolate", "--steps", str(folder), *asked.words(as_json=as_json)]
     try:
         for _ in range(_ATTEMPTS):
@@ -202,10 +234,32 @@ def _in_children(out: Console, asked: Asked, say: Callable[[str], None], *, as_j
             if log.current is None:
                 return give(out, partial(_died_elsewhere, asked, ended), as_json=as_json)
             outcome = log.note_death(ended)
+            if log.current == UP_TO_THE_CALL:
+                return give(out, partial(_never_came, asked, ended, outcome), as_json=as_json)
+            if log.current == KEEPING:
+                keeping.settle(ended, outcome.stack)
             say(f"{log.current} {outcome.describe()}; once more, without that")
         return give(out, partial(_died_elsewhere, asked, ended), as_json=as_json)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _never_came(asked: Asked, ended: Ended, outcome: Crashed | TimedOut) -> NoReturn:
+    if isinstance(outcome, Crashed):
+        _died_elsewhere(asked, ended)
+    raise ScriptError(
+        f"{asked.script} does not come to the call in {outcome.deadline:g} s",
+        cause=f"the script was stopped{_where(outcome.stack)}",
+        remedy="give it more time (--deadline SECONDS), or a script that comes to the call sooner",
+    )
+
+
+def _where(stack: str) -> str:
+    """The line that a script was at, as the fault handler's words have it, innermost first: it was called by us."""
+    frames = _FRAME.findall(stack)
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    called = [frame for frame, caller in itertools.pairwise(frames) if caller[0].startswith(own)]
+    return f" at {called[0][0]}:{called[0][1]}" if called else ""
 
 
 def _died_elsewhere(asked: Asked, ended: Ended) -> NoReturn:
@@ -244,6 +298,17 @@ class StepLog:
     @contextlib.contextmanager
     def at(self, step: str) -> Iterator[None]:
         self.say(f"running: {step}")
+        with self._timed(step):
+            yield
+
+    @contextlib.contextmanager
+    def up_to_the_call(self) -> Iterator[None]:
+        """The script itself. It has as much time as each run has; the steps that begin in it take over."""
+        with self._timed(UP_TO_THE_CALL):
+            yield
+
+    @contextlib.contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
         if self.folder is None:
             yield
             return
@@ -262,7 +327,7 @@ class StepLog:
         """The answer was given."""
         self.note(code=code)
 
-    def note_death(self, ended: Ended) -> Outcome:
+    def note_death(self, ended: Ended) -> Crashed | TimedOut:
         """The process has ended in the current step."""
         assert self.folder is not None
         assert self.current is not None
@@ -293,7 +358,7 @@ class StepLog:
                 file.write(json.dumps(what) + "\n")
 
 
-def _outcome(ended: Ended, stack: str, deadline: float) -> Outcome:
+def _outcome(ended: Ended, stack: str, deadline: float) -> Crashed | TimedOut:
     """How a process has ended, as what came of the run that it was at."""
     from torchsleuth.run.observing.stages import locate_stack
 

@@ -105,6 +105,14 @@ class DescribedGraph:
     inputs: tuple[str, ...] = ()
     """The names of its inputs."""
 
+    @property
+    def operations(self) -> tuple[tuple[str, ...], ...]:
+        """What it does, whatever constants it does that with, and whichever in a row of graphs it is."""
+        return tuple(
+            (node.target, node.shape, *(each.name for each in node.arguments if isinstance(each, Ref)))
+            for node in self.nodes
+        )
+
 
 @dataclass(frozen=True)
 class Row:

@@ -58,7 +58,7 @@ class Run:
     failure: Outcome | None = None
     """How it failed, if there is no result: `Raised`, `Crashed` or `TimedOut`."""
     effect: str = ""
-    """What it has done otherwise to objects of Python's, if that is what is wrong."""
+    """What it has done otherwise to objects of Python's, or gives in another form, if that is what is wrong."""
     judgement: Judgement | None = field(default=None, repr=False)
     """What the difference was weighed by, if there was one to weigh."""
     results: Results | None = field(default=None, repr=False)
@@ -75,6 +75,17 @@ class Run:
             "words": self.words,
             "failure": None if self.failure is None else self.failure.describe(),
         }
+
+
+@dataclass(frozen=True)
+class KeptCase:
+    """A case that was made of a backend's failure."""
+
+    path: str
+    words: str
+    """What goes wrong, in a line."""
+    next: str
+    """The next command to type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +109,25 @@ class Testimony:
     part: str = ""
     """Which part of the backend it is, if that is known."""
     notes: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
+    """Where our own translator has left records of its faults."""
+    cases: tuple[KeptCase, ...] = ()
+    """What was kept of the backend's failure, as cases in the store."""
 
     @property
     def somebody_is_wrong(self) -> bool:
         """Whether one of the two compiled runs is wrong, whoever is to blame for it."""
-        return Standing.WRONG in (self.dynamo.standing, self.ours.standing) and self.eager.standing.is_right
+        compiled = self.dynamo, self.ours
+        if self.eager.failure is not None:
+            return False
+        if not self.eager.standing.is_right:  # values tell nothing, but eager has come to an end
+            return any(run.failure is not None for run in compiled)
+        return any(run.standing is Standing.WRONG for run in compiled)
+
+    @property
+    def we_failed(self) -> bool:
+        """Whether all that is wrong is that our own translator has failed, and gone on natively."""
+        return self.blame is Blame.OURS and not self.somebody_is_wrong
 
     @property
     def runs(self) -> tuple[Run, ...]:

@@ -105,10 +105,19 @@ def _verified(captured: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _
         raise AccuracyError(
             f"captured, {_name(captured)} does not do what it does in eager",
             cause=cause,
-            remedy="call the original until this is mended, and please report it: what was recorded is in `.segments`, "
-            "and `.forget()` drops it",
+            remedy=f"call the original until this is mended, {_whom_to_tell(captured, exact=exact)}: what was recorded "
+            "is in `.segments`, and `.forget()` drops it",
         ) from got.error
     return got
+
+
+def _whom_to_tell(captured: Any, *, exact: bool) -> str:
+    """With the backend "eager" nobody else is there who could be wrong."""
+    if exact:
+        return "and please report it"
+    backend = getattr(captured.backend, "__name__", None) or type(captured.backend).__name__
+    fn = _name(captured).replace("<locals>.", "")
+    return f"and find out whether it is the backend {backend} or torchsleuth (`sleuth witness SCRIPT:{fn}` says which)"
 
 
 def _roots(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -49,14 +49,18 @@ from torchsleuth.errors import in_words
 from torchsleuth.frontend import backends
 from torchsleuth.frontend.aligning import DescribedGraph, align
 from torchsleuth.frontend.capturing import Captured, capture
-from torchsleuth.frontend.deciding import EAGER, decide, fail_alike, failed
-from torchsleuth.frontend.testimony import Run, Standing, Testimony, Way
-from torchsleuth.frontend.ways import Kept, Program, Settling, Whole, World, name_of
-from torchsleuth.outcome import Outcome, Stage
+from torchsleuth.frontend.deciding import EAGER, Decision, decide, ends_the_process, fail_alike, failed
+from torchsleuth.frontend.testimony import Blame, KeptCase, Run, Standing, Testimony, Way
+from torchsleuth.frontend.traits import Owners, other_traits, traits_of
+from torchsleuth.frontend.ways import SETTLED, Heard, Kept, Program, Settling, Whole, World, name_of
+from torchsleuth.outcome import Outcome, Stage, TimedOut
 from torchsleuth.run.observing.raising import raised
 
 log = logging.getLogger("torchsleuth.frontend")
 
+_BEHIND_AOT: Final = ("inductor", "cudagraphs", "openxla", "openxla_eval")
+"""Backends of torch's own that compile what AOT gives them; besides those that have it in their names."""
+KEEPING: Final = "the failure once more, to keep it as a case"
 _BIT_FOR_BIT: Final = "as in eager, bit for bit"
 _FAILURES = (Exception, SystemExit)
 
@@ -81,6 +85,16 @@ class Untold:
         return contextlib.nullcontext()
 
 
+class Keeper(Protocol):
+    """Makes cases of what a backend fails at."""
+
+    def watched(self, backend: str | Callable[..., Any]) -> Callable[..., Any]:
+        """The backend, under watch."""
+
+    def kept(self) -> tuple[KeptCase, ...]:
+        """What was kept; also by a process before this one, which has died of it."""
+
+
 def witness(
     fn: Any,
     args: Sequence[Any] = (),
@@ -90,15 +104,17 @@ def witness(
     dynamic: bool | None = None,
     backward: bool = True,
     steps: Steps | None = None,
+    keeper: Keeper | None = None,
 ) -> Testimony:
     """Run `fn(*args, **kwargs)` in three ways, and say who is at fault.
 
     `dynamic` is given to torch.compile; ours has symbolic sizes only if it is true. Without `backward`, gradients are
-    not compared. Nothing of the caller's is changed, but for what `undoing` cannot put back, and that Dynamo forgets
-    what it has compiled. A backend that kills or hangs the process does so here, too: `sleuth witness` survives it.
+    not compared. A `keeper` makes a case of what the backend fails at. Nothing of the caller's is changed, but for what
+    `undoing` cannot put back, and that Dynamo forgets what it has compiled. A backend that kills or hangs the process
+    does so here, too: `sleuth witness` survives it.
     """
     plain = fn.fn if isinstance(fn, Captured) else torch_compat.plain_function(fn)
-    with _Bench(plain, args, kwargs or {}, backend, dynamic, backward, steps or Untold()) as bench:
+    with _Bench(plain, args, kwargs or {}, backend, dynamic, backward, steps or Untold(), keeper) as bench:
         return bench.testimony()
 
 
@@ -128,14 +144,18 @@ class _Bench:
         dynamic: bool | None,
         backward: bool,
         steps: Steps,
+        keeper: Keeper | None,
     ) -> None:
         self.fn = fn
         self.inputs = [*args, *kwargs.values()]
         self.backend = backends.found(backend)
+        self._backend_as_given = backend
         self.backend_name = backend if isinstance(backend, str) else name_of(backend)
+        self._is_known_for_aot = isinstance(backend, str) and (backend in _BEHIND_AOT or backend.startswith("aot_"))
         self.dynamic = dynamic
         self.backward = backward
         self.steps = steps
+        self.keeper = keeper
         self.notes: list[str] = []
         self.further: list[Run] = []
         self.without_compiler = self.backend is backends.eager
@@ -143,7 +163,8 @@ class _Bench:
         self._whole: list[Whole] = []
         """Dynamo's graphs with their inputs, to be run again."""
         self._our_graphs: list[DescribedGraph] = []
-        self._settling = Settling()
+        self._kept_of_ours = Kept(self.backend)
+        self._settling = Settling(self._kept_of_ours)
         self._simpler: dict[str, Run] = {}
         self._names = tuple(kwargs)
         self._world = World(fn, args, kwargs)
@@ -168,6 +189,7 @@ class _Bench:
         if self.dynamo.failure is not None and not self._kept_of_dynamo.graphs:
             _ = self.dynamo_with_eager  # for its graphs
         captured = self._settling.captured
+        crashes = () if captured is None else captured.crashes
         return Testimony(
             decision.blame,
             decision.reason,
@@ -181,6 +203,8 @@ class _Bench:
             no_witness=self.no_witness,
             part=decision.part,
             notes=tuple(self.notes),
+            records=tuple(crash.path for crash in crashes if crash.path is not None),
+            cases=() if self.keeper is None else self._cases(decision, self.keeper),
         )
 
     # -- eager
@@ -193,18 +217,18 @@ class _Bench:
             return failed(Way.EAGER, "", died)
         try:
             with self.steps.at(str(Way.EAGER)):
-                first, effects = self._eagerly()
+                first, heard = self._eagerly()
                 with self._quietly():
-                    second, effects_again = self._run(self._subject)
+                    second, heard_again = self._run(self._subject)
         except _FAILURES as error:
             return failed(Way.EAGER, "", raised(error, Stage.UNKNOWN))
-        self._world.expect(effects, effects_again)
+        self._world.expect(heard, heard_again)
         repeats = same(first, second, tolerance=Tolerance.exact())
         if not repeats:
             return Run(Way.EAGER, "", Standing.UNKNOWN, f"it does not repeat itself: {repeats}", results=first)
         return Run(Way.EAGER, "", Standing.RIGHT, "this is what the others are held against", results=first)
 
-    def _eagerly(self) -> tuple[Results, dict[str, Any]]:
+    def _eagerly(self) -> tuple[Results, Heard]:
         """The first run. If only its backward fails, nobody will ever call that: then it is left out."""
         try:
             return self._run(self._subject)
@@ -221,6 +245,8 @@ class _Bench:
 
     @cached_property
     def dynamo(self) -> Run:
+        if ends_the_process(self.eager):
+            return self._not_made(Way.DYNAMO)
         kept = self._kept_of_dynamo
         return self._measured(Way.DYNAMO, self.backend_name, lambda: with_dynamo(self.fn, kept, self.dynamic))
 
@@ -240,7 +266,8 @@ class _Bench:
     @cached_property
     def graphs_alone(self) -> Run | None:
         """Dynamo's graphs, given to the backend without Dynamo. None if they cannot be had."""
-        if not self.dynamo_with_eager.standing.is_right:
+        plain = self.dynamo_with_eager
+        if plain.failure is not None or plain.standing is Standing.WRONG:
             return None
         run: Run | None = None
         for number, whole in enumerate(self._whole, 1):
@@ -266,34 +293,69 @@ class _Bench:
             except _FAILURES as error:
                 return failed(Way.GRAPHS, name, raised(error, Stage.UNKNOWN))
             # As Dynamo calls it, whatever it says of how it wants to be called.
-            return self._judged(Way.GRAPHS, name, graph, lambda *values: compiled(*values), inputs)
+            run = self._judged(Way.GRAPHS, name, graph, lambda *values: compiled(*values), inputs)
+            if not run.standing.is_right:
+                return run
+            effect = other_traits(_traits_of_graph(graph, inputs), _traits_of_graph(compiled, inputs))
+            return replace(run, standing=Standing.WRONG, words=effect, effect=effect) if effect else run
 
     # -- ours
 
     @cached_property
     def ours(self) -> Run:
-        kept = Kept(self.backend)
-        self._our_graphs = kept.graphs
-        return self._of_ours(kept, self.backend_name, self._settling)
+        if ends_the_process(self.eager):
+            return self._not_made(Way.OURS)
+        self._our_graphs = self._kept_of_ours.graphs
+        return self._of_ours(self.backend_name, self._settling)
 
     @property
     def no_witness(self) -> str:
         return self._settling.no_witness
 
+    @property
+    def our_fault(self) -> str:
+        return "".join(in_words(crash.error) for crash in self._settling.crashes[:1])
+
+    @property
+    def has_aot(self) -> bool:
+        return self._is_known_for_aot or self._kept_of_dynamo.has_aot or self._kept_of_ours.has_aot
+
     def ours_with(self, backend: str) -> Run:
         if backend not in self._simpler:
             kept = Kept(backends.found(backend))
-            self._simpler[backend] = self._of_ours(kept, backend, Settling())
+            self._simpler[backend] = self._of_ours(backend, Settling(kept))
             self.further.append(self._simpler[backend])
             self._our_graphs = self._our_graphs or kept.graphs  # the other run may not have been made
         return self._simpler[backend]
 
-    def _of_ours(self, kept: Kept, backend: str, settling: Settling) -> Run:
+    def _of_ours(self, backend: str, settling: Settling) -> Run:
         def make() -> Any:
-            settling.captured = with_ours(self.fn, kept, self.dynamic)
+            settling.captured = with_ours(self.fn, settling.kept, self.dynamic)
             return settling.captured
 
         return self._measured(Way.OURS, backend, make, settling)
+
+    # -- the case
+
+    def _cases(self, decision: Decision, keeper: Keeper) -> tuple[KeptCase, ...]:
+        """The failure of the backend as a case: it is met once more, under watch. A hang is not waited for again."""
+        if decision.blame is not Blame.BACKEND or isinstance(self.dynamo.failure, TimedOut):
+            return ()
+        if self.steps.died(KEEPING) is None:
+            torch.compiler.reset()
+            of_ours = self.dynamo.standing.is_right
+            make = with_ours if of_ours else with_dynamo
+            with self.steps.at(KEEPING), self._quietly(), contextlib.suppress(*_FAILURES):
+                watched = keeper.watched(self._backend_as_given)
+                program = self._program(make(self.fn, watched, self.dynamic), without_dynamo=of_ours)
+                with Subject(program, self.inputs, backward=self.backward) as subject:
+                    for _ in range(
+                        SETTLED
+                    ):  # it may take a later call: ours records in the first, Dynamo again in some
+                        self._run(subject)
+                        if keeper.kept():
+                            break
+        return keeper.kept()
 
     # -- running it
 
@@ -315,12 +377,12 @@ class _Bench:
                 program = self._program(make(), without_dynamo=settling is not None)
                 with Subject(program, self.inputs, backward=self.backward) as subject:
                     subject.align(self._subject)
-                    results, effects = self._run(subject)
+                    results, heard = self._run(subject)
                     if settling is not None:
-                        results, effects = settling.settled(lambda: self._run(subject), (results, effects))
+                        results, heard = settling.settled(lambda: self._run(subject), (results, heard))
             except _FAILURES as error:
                 return self._held_against_eager(failed(way, backend, raised(error, Stage.UNKNOWN)))
-            return self._weighed(way, backend, program, results, effects)
+            return self._weighed(way, backend, program, results, heard)
 
     def _held_against_eager(self, run: Run) -> Run:
         """A run that has raised something. Eager may have, too."""
@@ -328,9 +390,7 @@ class _Bench:
             return replace(run, standing=Standing.RIGHT, words=f"as eager: {run.words}")
         return run
 
-    def _weighed(
-        self, way: Way, backend: str, program: Callable[..., Any], results: Results, effects: dict[str, Any]
-    ) -> Run:
+    def _weighed(self, way: Way, backend: str, program: Callable[..., Any], results: Results, heard: Heard) -> Run:
         expected = self.eager.results
         if expected is None:
             words = "it returns something, and eager does not"
@@ -340,7 +400,7 @@ class _Bench:
         else:
             run = self._judged(way, backend, self._plainly, program, self.inputs)
             run = replace(run, results=results)
-        effect = self._world.difference(effects) if run.standing.is_right else ""
+        effect = self._world.difference(heard) if run.standing.is_right else ""
         return replace(run, standing=Standing.WRONG, words=effect, effect=effect) if effect else run
 
     def _judged(
@@ -378,11 +438,14 @@ class _Bench:
         comparison = same(*pair)
         return Run(way, backend, Standing.NOISE if comparison else Standing.WRONG, str(comparison))
 
-    def _run(self, subject: Subject) -> tuple[Results, dict[str, Any]]:
+    def _run(self, subject: Subject) -> tuple[Results, Heard]:
         """Once, from the start. Also what it has changed in objects of Python's."""
         with self._world.listening() as heard:
             results = subject.run(self.start).results
-        return replace(results, output=heard.output), heard.effects
+        return replace(results, output=heard.output), heard
+
+    def _not_made(self, way: Way) -> Run:
+        return Run(way, self.backend_name, Standing.UNKNOWN, "not run, since eager does not come to an end")
 
     def _program(self, call: Callable[..., Any], *, without_dynamo: bool) -> Program:
         return Program(self.fn, self.inputs, call, self._names, self._world, without_dynamo=without_dynamo)
@@ -393,6 +456,13 @@ class _Bench:
         with contextlib.redirect_stdout(self._printed), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
+
+
+def _traits_of_graph(graph: Callable[..., Any], inputs: list[Any]) -> dict[str, str]:
+    """What values do not tell of a graph's outputs. Whether they come in a list or in a tuple is all one."""
+    values = clone_inputs(inputs)
+    owners = Owners((f"inputs[{number}]", value) for number, value in enumerate(values))
+    return traits_of("outputs", [*graph(*values)], owners)
 
 
 _STANDINGS: Final = {

@@ -66,6 +66,10 @@ def render_testimony(testimony: Testimony) -> Iterator[RenderableType]:
         yield Text(f"note: our own front end is no witness here: {one_line(testimony.no_witness, _LONGEST)}", "yellow")
     for note in testimony.notes:
         yield Text(f"note: {one_line(note, _LONGEST)}", "yellow")
+    for record in testimony.records:
+        yield Text(f"record of our own fault: {one_line(record, _LONGEST)}")
+    for case in testimony.cases:
+        yield Text(f"kept as a case: {one_line(case.words, _LONGEST)}\n  {one_line(case.path, _LONGEST)}")
 
 
 def _runs(runs: Sequence[Run]) -> Table:
@@ -184,6 +188,8 @@ def testimony_data(testimony: Testimony) -> dict[str, Any]:
         },
         "breaks": [{**_place_data(each.place), "reason": each.reason} for each in testimony.breaks],
         "notes": list(testimony.notes),
+        "records": list(testimony.records),
+        "cases": [{"path": case.path, "words": case.words} for case in testimony.cases],
     }
 
 
