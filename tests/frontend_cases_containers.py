@@ -995,3 +995,163 @@ def copies():
         return floats(2), {"list": [], "a": shared, "b": shared}
 
     return Case(fn, fresh(make))
+
+
+@case
+def dicts_with_attributes():
+    """The methods of dict, under the names by which attributes are read, set and deleted."""
+
+    class Attributes(dict):
+        __getattr__ = dict.__getitem__
+        __setattr__ = dict.__setitem__
+        __delattr__ = dict.__delitem__
+
+    class Lenient(dict):
+        __getattr__ = dict.get
+
+    kept = Attributes(scale=2.0)
+
+    def fn(x):
+        made = Attributes(a=1)
+        made.b = x * kept.scale
+        made.c = made.a + 1
+        del made.a
+        kept.calls = kept.get("calls", 0) + 1
+        try:
+            made.missing
+        except KeyError as error:
+            words = repr(error)
+        return made, made.b + made.c, words, Lenient(z=1).z, Lenient().nothing, vars(made)
+
+    return Case(fn, repeat(torch.ones(2)), state=lambda: kept)
+
+
+class Countdown:
+    """An iterator of its own: it ends by raising StopIteration itself."""
+
+    def __init__(self, begin, log):
+        self.now = begin
+        self.log = log
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.now <= 0:
+            self.log.append("over")
+            raise StopIteration
+        self.now -= 1
+        return self.now
+
+
+@case
+def iterators_of_the_user_s():
+    log = []
+
+    def stopping(number):
+        if number > 2:
+            raise StopIteration
+        return number * 2
+
+    def fn(x):
+        total = 0
+        for number in Countdown(3, log):
+            total += number
+        first, *rest = Countdown(4, log)
+        pairs = list(zip(Countdown(2, log), Countdown(3, log)))
+        rows = [x * number for number in Countdown(2, log)]
+        generated = list(number + 1 for number in Countdown(3, log))
+        until = [each for each in map(stopping, [1, 2, 3, 4])]
+        held = Countdown(1, log)
+        taken = [next(held), next(held, "nothing")]
+        try:
+            next(held)
+        except StopIteration as error:
+            taken.append(repr(error))
+        for number in Countdown(0, log):
+            total += 100
+        else:
+            total += 1
+        return (
+            total,
+            first,
+            rest,
+            pairs,
+            rows,
+            generated,
+            until,
+            taken,
+            sum(Countdown(3, log)),
+            max(Countdown(3, log)),
+            1 in Countdown(3, log),
+            dict(enumerate(Countdown(2, log))),
+            sorted(Countdown(3, log)),
+            {*Countdown(2, log)},
+        )
+
+    return Case(fn, repeat(torch.ones(2)), state=lambda: log)
+
+
+@case
+def iterators_of_the_user_s_that_break():
+    def noisy(begin):
+        class Noisy(Countdown):
+            def __next__(self):
+                print("next", self.now)
+                return super().__next__()
+
+        return Noisy(begin, [])
+
+    def delegating(begin):
+        yield from noisy(begin)
+        yield "end"
+
+    def fn(x):
+        total = x
+        for number in noisy(3):
+            print("in the loop")
+            total = total + number
+        return total, list(noisy(2)), [x + number for number in noisy(2)], list(delegating(2))
+
+    return Case(fn, repeat(torch.ones(2)))
+
+
+@case
+def elements_are_counted_before_they_are_taken():
+    log = []
+
+    class Counted:
+        def __len__(self):
+            log.append("len")
+            return 2
+
+        def __iter__(self):
+            log.append("iter")
+            return iter([1, 2])
+
+    class Hinting(Countdown):
+        def __length_hint__(self):
+            log.append("hint")
+            return 5
+
+    def fn(x):
+        held = [0]
+        held.extend(Counted())
+        held += Counted()
+        a, *b = Counted()
+        return (
+            [*Counted()],
+            list(Counted()),
+            tuple(Counted()),
+            sorted(Counted()),
+            {*Counted()},
+            set(Counted()),
+            held,
+            a,
+            b,
+            list(Hinting(2, log)),
+            [*Hinting(1, log)],
+            x + len(Counted()),
+        )
+
+    return Case(fn, repeat(torch.ones(2)), state=lambda: log)

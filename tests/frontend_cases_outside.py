@@ -572,6 +572,40 @@ def an_object_that_says_when_it_is_dropped():
 
 
 @case
+def objects_that_say_when_they_are_dropped_before_the_end():
+    log = []
+
+    class Held:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            log.append(self.name)
+
+    def inside():
+        held = Held("a local")
+        return held.name
+
+    def fn(x):
+        one = Held("deleted")
+        del one
+        x = x + len(log)
+        two = Held("replaced")
+        two = None
+        x = x * len(log)
+        held = [Held("cleared"), Held("popped")]
+        held.pop()
+        x = x - len(log)
+        held.clear()
+        inside()
+        weakref.finalize(held := Held("finalized"), log.append, "finalizer")
+        held = two
+        return x + len(log)
+
+    return Case(fn, repeat(X), state=lambda: log)
+
+
+@case
 def an_error_of_the_caller_s_is_raised_again():
     def inside(x):
         y = x + 1

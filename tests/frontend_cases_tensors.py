@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import random
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from frontend_differential import Case, call, case, each, fresh, repeat
+from frontend_differential import Call, Case, call, case, each, fresh, repeat
 
 
 def floats(*shape: int) -> torch.Tensor:
@@ -846,3 +847,30 @@ def default_dtype_changes():
     x = floats(1)
     double, single = (lambda: torch.set_default_dtype(torch.float64)), (lambda: torch.set_default_dtype(torch.float32))
     return Case(fn, each(call(x), call(x, before=double), call(x, before=single), call(x, before=double)))
+
+
+@case
+def the_dictionary_of_a_tensor():
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.tag = "t"
+
+    def fn(x):
+        return x + weight, vars(weight), vars(weight)["tag"], weight.tag
+
+    return Case(fn, repeat(torch.ones(2)), state=lambda: weight.tag)
+
+
+@case
+def a_mode_is_entered():
+    """What is recorded outside of the mode is not what runs in it."""
+    modes = [torch.device("meta")] * 2 + [contextlib.nullcontext()] * 2
+
+    def fn(x, mode):
+        y = x + 1
+        with mode:
+            made = torch.zeros(2)
+            if made.is_meta:
+                y = y * 2
+        return y, made.is_meta, torch.zeros(1).is_meta
+
+    return Case(fn, [Call((torch.ones(2), mode)) for mode in modes])

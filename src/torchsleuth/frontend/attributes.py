@@ -32,6 +32,8 @@ _FUNCTION_FACTS = ("__name__", "__qualname__", "__module__", "__code__", "__glob
 HIDDEN_STATE: Final = (types.MappingProxyType, threading.local, *weakref.ProxyTypes)
 """Kinds of objects of which nobody knows when they have changed."""
 _CONTAINERS = (list, dict, set, collections.deque)
+_UNBOUND: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
+"""Methods of C code that a class may have given a name of its own choice."""
 
 
 def _reader(kind: type) -> Any:
@@ -51,6 +53,11 @@ _a_generator: Final = _made()
 def is_python(function: Any) -> bool:
     """Whether it is a function of Python's that we interpret, rather than call."""
     return type(function) is FunctionType and not torch_calls.is_leaf(function)
+
+
+def _is_native(method: Any, name: str) -> bool:
+    """Whether a class has the method of that name from C code; not another one that it has given the name to."""
+    return isinstance(method, types.WrapperDescriptorType) and method.__name__ == name
 
 
 class Attributes(Machine):
@@ -81,6 +88,8 @@ class Attributes(Machine):
         if is_python(reader):
             self.outside.class_attribute(kind, "__getattribute__", reader)
             return self._with_own_reader(reader, owner, name)
+        if not _is_native(reader, "__getattribute__"):
+            raise Break(f"attributes of a {kind.__qualname__} are read by {reader!r:.60}")
         return self.generic_attr(owner, name)
 
     def _with_own_reader(self, reader: Any, owner: Any, name: str) -> Any:
@@ -158,7 +167,7 @@ class Attributes(Machine):
             return self.raises(
                 AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=owner)
             )
-        if is_python(fallback):
+        if is_python(fallback) or isinstance(fallback, _UNBOUND):
             self.outside.class_attribute(kind, "__getattr__", fallback)
             return self.call(fallback, [owner, name], {})
         if fallback is not ABSENT:
@@ -180,7 +189,7 @@ class Attributes(Machine):
     def dictionary_of(self, owner: Any) -> Any:
         """The dictionary in which an object has its attributes."""
         value = attributes_of(owner)
-        if value is None or isinstance(owner, (ModuleType, type, FunctionType)):
+        if value is None or isinstance(owner, (ModuleType, type, FunctionType, torch.Tensor)):
             raise Break(f"the dictionary of a {type(owner).__qualname__} is read")
         self.outside.instance_dictionary(owner, value)
         return value
@@ -355,9 +364,15 @@ class Attributes(Machine):
         if is_python(writer):
             self.outside.class_attribute(kind, "__setattr__", writer)
             return self._discarded(writer, [owner, name, value])
-        if type(writer) is FunctionType:
-            raise Break(f"an attribute of a {kind.__qualname__} is set")
-        return self.generic_store(owner, name, value)
+        if _is_native(writer, "__setattr__"):
+            return self.generic_store(owner, name, value)
+        if isinstance(writer, _UNBOUND):  # `__setattr__ = dict.__setitem__`
+            self.outside.class_attribute(kind, "__setattr__", writer)
+            result = self.call(writer, [owner, name, value], {})
+            if result is PUSHED:
+                self.frames[-1].outcome = DISCARD
+            return result
+        raise Break(f"an attribute of a {kind.__qualname__} is set")
 
     def generic_store(self, owner: Any, name: str, value: Any) -> Any:
         """What `object.__setattr__` does."""
@@ -412,9 +427,8 @@ class Attributes(Machine):
 
     def delete_attr(self, owner: Any, name: str) -> None:
         kind = type(owner)
-        if (
-            isinstance(owner, (torch.Tensor, type, torch.nn.Module))
-            or type(lookup(kind, "__delattr__")) is FunctionType
+        if isinstance(owner, (torch.Tensor, type, torch.nn.Module)) or not _is_native(
+            lookup(kind, "__delattr__"), "__delattr__"
         ):
             raise Break(f"an attribute is deleted ({name})")
         found = lookup(kind, name)

@@ -125,7 +125,7 @@ class Builtins(Natives):
             return self.look(functools.partial(sorted, key=key, reverse=reverse), values)
         if key is not None:
             return self.call(polyfills.in_order, [values, key, reverse], {})
-        values = self.native_iterable(values)
+        values = self.native_iterable(values, counts=True)
         self._for_native(values)
         if not all(map(is_constant, values)):
             raise Break("sorting what is no constant")
@@ -256,7 +256,8 @@ class Builtins(Natives):
 
     def _collection(self, kind: type, *args: Any, **kwargs: Any) -> Any:
         """list(), tuple(), set(), frozenset(), deque()."""
-        args = tuple(self.native_iterable(each) if not isinstance(each, int) else each for each in args)
+        counts = kind in (list, tuple)
+        args = tuple(self.native_iterable(each, counts=counts) if not isinstance(each, int) else each for each in args)
         if kind in (set, frozenset) and args and not all(map(self._is_plain_key, args[0])):
             raise Break("a set of what has a hash of its own")
         return self.native(kind, *args, **kwargs)

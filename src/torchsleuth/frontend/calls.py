@@ -34,6 +34,7 @@ from torchsleuth.frontend.attributes import is_python
 from torchsleuth.frontend.builtin_calls import CLASSES, FUNCTIONS, Builtins
 from torchsleuth.frontend.frames import ABSENT, PUSH, Frame, Instead
 from torchsleuth.frontend.guards import Source
+from torchsleuth.frontend.iterating import a_
 from torchsleuth.frontend.machine import MOST_FRAMES, PUSHED, Break
 from torchsleuth.frontend.moving import note
 from torchsleuth.frontend.natives import HARMLESS_CLASSES, HARMLESS_MODULES, NATIVE_PYTHON
@@ -331,11 +332,11 @@ class Calls(Builtins):
         if issubclass(kind, torch.nn.Module) and kind not in _MODULES_OF_MODULES:
             raise Break(f"a module is made ({kind.__qualname__})", "make modules outside of what is captured")
         if issubclass(kind, torch.Tensor):
-            raise Break(f"a {kind.__qualname__} is made")
+            raise Break(f"{a_(kind)} is made")
         if lookup(kind, "__del__") is not ABSENT:
-            raise Break(f"a {kind.__qualname__} is made, which wants to know when it is dropped")
+            raise Break(f"{a_(kind)} is made, which wants to know when it is dropped", leave=True)
         if kind is weakref.finalize:
-            raise Break("somebody wants to know when an object is dropped")
+            raise Break("somebody wants to know when an object is dropped", leave=True)
         if issubclass(kind, type):
             if kind is type and len(args) == 1:
                 return type(args[0])

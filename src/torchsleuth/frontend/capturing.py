@@ -11,6 +11,7 @@ none, the machine records one. Between segments the instruction that broke the g
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import threading
@@ -240,6 +241,8 @@ class Captured:
                 if isinstance(step, _Done):
                     return step.value
                 point, live = step
+                if torch_compat.modes_active():
+                    return self._under_modes(point, live)
                 continue
             if failed is not None:
                 return self._failed(point, segment, live, failed)
@@ -250,8 +253,17 @@ class Captured:
                 live.clear()  # what the program drops is gone at once
                 return self._leave(segment, result)
             point, live = self._over(segment, segment.operation, result)
+            if torch_compat.modes_active():
+                return self._under_modes(point, live)
 
     # -- from one segment to the next
+
+    def _under_modes(self, point: Point, live: list[Any]) -> Any:
+        """The program has entered a mode, which wants to see each function or operator: it goes on natively."""
+        self.natives += 1
+        frames = unflatten(point.layout, live)
+        live.clear()
+        return finish(frames)
 
     def _failed(self, point: Point, segment: Segment, live: list[Any], failed: GraphFailed) -> Any:
         """A graph has raised. If the program does so on this data, then from its own line, behind all that comes first:
@@ -353,7 +365,8 @@ class Captured:
                     stop = machine.record()
                 segment, returned = self._cut(machine, stop, entry)
                 if self.dynamic:
-                    returned = machine.without_symbols(machine.frames, returned, stop.error)
+                    with contextlib.suppress(RecursionError):  # whatever is nested so deep computes with symbols, too
+                        returned = machine.without_symbols(machine.frames, returned, stop.error)
                 goes_round = stop.operation is not None and self._goes_round(point, machine)
                 frames = machine.frames
                 machine.release()
@@ -402,7 +415,11 @@ class Captured:
         if stop.fault is not None:
             self._crash(machine, stop.fault, entry)
             return None, None
-        handed_over, returned = self._hand_over(machine, stop)
+        try:
+            handed_over, returned = self._hand_over(machine, stop)
+        except RecursionError:
+            self.uncacheable.append("a value that lives on is nested too deep")
+            return None, stop.value
         why = machine.recorder.why_spoiled
         if not why:
             layout: Layout = ()

@@ -166,7 +166,7 @@ class Expressions(Calls):
                         raise Break("an operator of a set or a dict whose keys have a hash of their own")
         in_place = function in BINARY_FUNCTIONS[len(BINARY) :]
         if in_place and isinstance(left, list) and function is operator.iadd:
-            right = self.native_iterable(right)
+            right = self.native_iterable(right, counts=isinstance(left, list))
             return self.native(function, left, right)
         if in_place and isinstance(left, dict):
             self.outside.shallow(right)

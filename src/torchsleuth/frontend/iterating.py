@@ -224,9 +224,11 @@ class Iterating(Attributes):
         inside = iterator.__reduce__()[1] if type(iterator) in (zip, map, filter, enumerate) else ()
         return any(self.comes_from_before(each) for each in inside)
 
-    def items(self, value: Any) -> list[Any]:
-        """All values, as a list. Waits for them."""
+    def items(self, value: Any, *, counts: bool = False) -> list[Any]:
+        """All values, as a list. Waits for them. `counts`: whoever wants them asks how many there will be."""
         iterator = self.iterate_now(value)
+        if counts:
+            self.count(value)
         if not self.is_interpreted(iterator) and not self.comes_from_before(iterator):
             found: list[Any] = self.native(list, iterator)
             self.drained[id(iterator)] = (iterator, found)
@@ -240,14 +242,28 @@ class Iterating(Attributes):
         self.drained = drained
         return found
 
-    def one_by_one(self, add_all: Callable[[Any], Any], add: Callable[[Any], Any], values: Any) -> None:
+    def one_by_one(
+        self, add_all: Callable[[Any], Any], add: Callable[[Any], Any], values: Any, *, counts: bool
+    ) -> None:
         """Puts values into a container: all at once, or, if Python code has to run for each, each as it comes."""
         iterator = values if self.is_plain(values) else self.iterate_now(values)
+        if counts:
+            self.count(values)
         if not self.is_interpreted(iterator):
             self.native(add_all, self.native_iterable(iterator))
             return
         while (each := self.next_of(iterator)) is not EXHAUSTED:
             self.native(add, each)
+
+    def count(self, value: Any) -> None:
+        """Asks for the number of elements, as lists and tuples do before they take them."""
+        for name in ("__len__", "__length_hint__"):
+            found = lookup(type(value), name)
+            if is_python(found):
+                self.outside.class_attribute(type(value), name, found)
+                self.call_now(found, value)
+            if found is not ABSENT:
+                return
 
     def is_plain(self, value: Any) -> bool:
         """Whether it is a container of Python's own."""
@@ -265,7 +281,7 @@ class Iterating(Attributes):
         finally:
             self.bases.pop()
 
-    def native_iterable(self, value: Any) -> Any:
+    def native_iterable(self, value: Any, *, counts: bool = False) -> Any:
         """The same values for native code to iterate over: a list, if Python code has to run for them."""
         if isinstance(value, torch.Tensor):
             return self.unbound(value)
@@ -278,7 +294,7 @@ class Iterating(Attributes):
         if type(value) in VIEWS:
             self.view(value)
             return value
-        return self.items(value)
+        return self.items(value, counts=counts)
 
     # What the layers above provide.
 

@@ -172,6 +172,8 @@ class Natives(Operators):
             return self._generator_method(owner, name, args)
         if name in ("__getattribute__", "__setattr__", "__delattr__", "__init__", "__init_subclass__", "__new__"):
             return self._of_object(owner, name, args, kwargs, function)
+        if name in ("__enter__", "__exit__"):
+            raise Break(f"with a {kind.__module__}.{kind.__qualname__}")
         base = next((each for each in (list, dict, set, collections.deque) if isinstance(owner, each)), None)
         if base is not None:
             return self._container_method(base, owner, name, args, kwargs, function)
@@ -231,7 +233,11 @@ class Natives(Operators):
             "__init_subclass__",
         ):
             self.outside.writes(owner)
-            args = [self._for_native(self.native_iterable(each) if self._is_lazy(each) else each) for each in args]
+            counts = isinstance(owner, list)
+            args = [
+                self._for_native(self.native_iterable(each, counts=counts) if self._is_lazy(each) else each)
+                for each in args
+            ]
             unbound = type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType)
             return self.native(function, *([owner, *args] if unbound else args), **kwargs)
         raise Break(f"{type(owner).__qualname__}.{name} is called")
@@ -298,13 +304,12 @@ class Natives(Operators):
         if base in (list, collections.deque) and name in _REARRANGES:
             outside.wrote(owner, EVERYTHING)
         if base in (list, collections.deque) and name == "extend" and len(args) == 1:
-            return self.one_by_one(
-                functools.partial(base.extend, owner), functools.partial(base.append, owner), args[0]
-            )
+            add_all, add = functools.partial(base.extend, owner), functools.partial(base.append, owner)
+            return self.one_by_one(add_all, add, args[0], counts=base is list)
         if (base in (list, collections.deque) and name in ("extendleft", "__iadd__")) or (
             base is dict and name in ("update", "__init__", "__ior__")
         ):
-            args = [self.native_iterable(each) for each in args]
+            args = [self.native_iterable(each, counts=name == "__iadd__") for each in args]
             if base is dict:
                 self._updates(owner, args, kwargs)
         elif base is set and name not in _OF_ELEMENTS:

@@ -281,7 +281,7 @@ class Interpreter(Expressions):
             args = [self._lazily(packed, number, value) for number, value in enumerate(packed)]
         else:
             checkpoint = self.checkpoint
-            args = self.items(packed)
+            args = self.items(packed, counts=True)
             checkpoint[len(stack) + 1] = tuple(args)  # they can be taken once
         if stack[-1] is NULL:
             stack.pop()
@@ -384,7 +384,12 @@ class Interpreter(Expressions):
         self.push(frame, self.iterate(frame.stack.pop()))
 
     def FOR_ITER(self, frame: Frame, instruction: Instruction) -> None:
-        value = self.next_pushed(frame.stack[-1])
+        try:
+            value = self.next_pushed(frame.stack[-1])
+        except UserError as raised:
+            if not isinstance(raised.error, StopIteration):
+                raise
+            value = EXHAUSTED  # `__next__` of the user's, or a function that `map` calls, says so
         if value is EXHAUSTED:
             frame.stack.pop()
             jump(frame)
@@ -568,14 +573,15 @@ class Interpreter(Expressions):
             and lookup(type(value), "__getitem__") is ABSENT
         ):
             self.raises(TypeError(f"Value after * must be an iterable, not {type(value).__name__}"))
-        self.one_by_one(frame.stack[-instruction.arg].extend, frame.stack[-instruction.arg].append, value)
+        target = frame.stack[-instruction.arg]
+        self.one_by_one(target.extend, target.append, value, counts=True)
 
     def SET_UPDATE(self, frame: Frame, instruction: Instruction) -> None:
         value = frame.stack.pop()
         target = frame.stack[-instruction.arg]
         if isinstance(value, (list, tuple, set, frozenset, dict)):
             self._hashable(list(value))
-        self.one_by_one(target.update, target.add, value)
+        self.one_by_one(target.update, target.add, value, counts=False)
 
     def LIST_TO_TUPLE(self, frame: Frame, instruction: Instruction) -> None:
         self.outside.shallow(frame.stack[-1])

@@ -3,23 +3,36 @@
 While a segment is recorded, frames, containers and objects may hold values that only the interpreter knows what to do
 with: generators whose frames are ours (`generators.py`), sizes that are symbolic. When it ends they have to go. They
 can lie in what the segment has made, and in objects of the outside where it has put something; nowhere else is looked.
+(A module, say, is never made by a segment: whoever looked into one would come to all there is in the process.)
 """
 
 from __future__ import annotations
 
 import collections
-from types import CellType
+import functools
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
 
-from torchsleuth.frontend.frames import ABSENT, Frame, Instead, Untouched
+from torchsleuth.frontend.frames import ABSENT, Frame, Generator, Instead, Untouched
 from torchsleuth.frontend.outside import Outside, Snapshot, attributes_of, cell_content, slot_of, slots_of
 from torchsleuth.frontend.symbolic import as_number, as_plain
 
 _NOTHING: dict[Any, Any] = {}
-_ITERATORS: Final = (type(iter(())), reversed, enumerate, zip, map, filter)
-"""What hands out the parts of something that may be a tuple."""
+_ITERATORS: Final[tuple[type, ...]] = (
+    type(iter(())),
+    type(iter([])),
+    type(reversed([])),
+    reversed,
+    enumerate,
+    zip,
+    map,
+    filter,
+)
+"""What hands out the parts of something."""
+_LEFT_ALONE: Final = (type, ModuleType, CodeType, torch.Tensor, Frame, Generator)
+"""Into these nobody looks: no segment makes them, or, if they are ours, they are cared for elsewhere."""
 
 
 class Replacing:
@@ -66,6 +79,8 @@ class Replacing:
         return new
 
     def _inside(self, value: Any, before: Snapshot | None) -> None:
+        if isinstance(value, _LEFT_ALONE):
+            return
         if isinstance(value, dict):
             content = _NOTHING if before is None else before.content
             for key, each in list(dict.items(value)):
@@ -93,8 +108,13 @@ class Replacing:
             args = self.put(value.args)
             if args is not value.args:
                 value.args = args
-        if isinstance(value, (type, torch.Tensor)):
-            return
+        elif type(value) is FunctionType and before is None:
+            self._inside_function(value)
+        elif type(value) is functools.partial and before is None:
+            held = (value.func, value.args, value.keywords)
+            put = tuple(map(self.put, held))
+            if any(a is not b for a, b in zip(put, held, strict=True)):
+                value.__setstate__((*put, value.__dict__ or None))  # type: ignore[attr-defined]
         attributes, known = attributes_of(value), (before and before.attributes) or _NOTHING
         for name, each in list((attributes or _NOTHING).items()):
             if known.get(name, ABSENT) is not each and (new := self.put(each)) is not each:
@@ -105,11 +125,24 @@ class Replacing:
             if each is not ABSENT and slots.get(name, ABSENT) is not each and (new := self.put(each)) is not each:
                 object.__setattr__(value, name, new)
 
+    def _inside_function(self, function: FunctionType) -> None:
+        """What a function that the segment has made takes along."""
+        for cell in function.__closure__ or ():
+            self.put(cell)
+        for name in ("__defaults__", "__kwdefaults__"):
+            held = getattr(function, name)
+            if (new := self.put(held)) is not held:
+                setattr(function, name, new)
+
 
 def _parts(value: Any) -> tuple[Any, ...]:
     """What cannot be changed in place is made of."""
     if isinstance(value, tuple):
         return tuple(tuple.__iter__(value))
+    if isinstance(value, frozenset):
+        return tuple(frozenset.__iter__(value))
+    if type(value) is MethodType:
+        return (value.__self__,)
     if type(value) is slice:
         return value.start, value.stop, value.step
     if type(value) in _ITERATORS:
@@ -121,6 +154,10 @@ def _made_anew(value: Any, parts: tuple[Any, ...]) -> Any:
     """The same of other parts."""
     if isinstance(value, tuple):
         return torch.Size(parts) if type(value) is torch.Size else tuple.__new__(type(value), parts)
+    if isinstance(value, frozenset):
+        return frozenset.__new__(type(value), parts)
+    if type(value) is MethodType:
+        return MethodType(value.__func__, *parts)
     if type(value) is slice:
         return slice(*parts)
     how, _, *state = value.__reduce__()

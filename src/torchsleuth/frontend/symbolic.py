@@ -174,12 +174,22 @@ def product(sizes: Iterable[int]) -> int:
 
 
 def has_symbolic(value: Any) -> bool:
-    """Whether a value is symbolic, or a list or a tuple that holds such a value."""
-    if type(value) is Symbolic:
-        return True
-    if type(value) is slice:
-        return has_symbolic((value.start, value.stop, value.step))
-    return isinstance(value, (list, tuple, torch.Size)) and any(has_symbolic(each) for each in value)
+    """Whether a value is symbolic, or a list, a tuple, a slice or a dict that holds such a value."""
+    waiting, seen = [value], set()
+    while waiting:
+        each = waiting.pop()
+        if type(each) is Symbolic:
+            return True
+        if isinstance(each, (list, tuple, dict, slice)) and id(each) not in seen:
+            seen.add(id(each))
+            waiting += _held(each)
+    return False
+
+
+def _held(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return dict.values(value)
+    return (value.start, value.stop, value.step) if type(value) is slice else value
 
 
 def as_plain(value: Any) -> Any:
@@ -205,18 +215,24 @@ def as_numbers(value: Any) -> Any:
     return value
 
 
-def made_plain(value: Any) -> Any:
-    """The same value without symbolic ints; what they are is guarded. Lists are changed in place."""
+def made_plain(value: Any, around: tuple[int, ...] = ()) -> Any:
+    """The same value without symbolic ints; what they are is guarded. Lists and dicts are changed in place.
+
+    `around`: the containers that it lies in, by their ids.
+    """
     if type(value) is Symbolic:
         return value.plain()
-    if type(value) is list:
-        for number, each in enumerate(value):
-            if has_symbolic(each):
-                value[number] = made_plain(each)
+    if not has_symbolic(value) or id(value) in around:
         return value
-    if isinstance(value, tuple) and has_symbolic(value):
-        parts = [made_plain(each) for each in value]
+    around = (*around, id(value))
+    if type(value) in (list, dict):
+        for key, each in list(enumerate(value) if type(value) is list else value.items()):
+            if (plain := made_plain(each, around)) is not each:
+                value[key] = plain
+        return value
+    if isinstance(value, tuple):
+        parts = [made_plain(each, around) for each in value]
         return tuple.__new__(type(value), parts) if type(value) is not torch.Size else torch.Size(parts)
     if type(value) is slice:
-        return slice(made_plain(value.start), made_plain(value.stop), made_plain(value.step))
+        return slice(*(made_plain(each, around) for each in _held(value)))
     return value
