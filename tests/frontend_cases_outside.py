@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import enum
 import functools
 import inspect
@@ -686,3 +687,49 @@ def equal_strings_in_a_list():
         return x * 2 if name in names else x, names.index(name), names.count(name)
 
     return Case(fn, each((X, "scale"), (X, "bias")))
+
+
+@case
+def context_variables_and_their_tokens():
+    """Set and reset in one graph, across breaks, one in another, and out of order."""
+    variable = contextvars.ContextVar("variable")
+    level = contextvars.ContextVar("level", default=0)
+
+    def collecting(x, breaks):
+        token = variable.set([])
+        try:
+            variable.get().append(x.shape)
+            if breaks:
+                print("collecting")
+            return x + len(variable.get())
+        finally:
+            variable.reset(token)
+
+    def fn(x):
+        outer = variable.set(["outer"])
+        try:
+            x = collecting(x, True)
+            x = collecting(x, False) * collecting(x, True)
+        finally:
+            variable.reset(outer)
+        seen = [variable.get("nothing")]
+        token = variable.set(1)
+        print("set")
+        variable.reset(token)
+        again, twice = variable.set(2), variable.set(3)
+        print("set twice")
+        seen.append(variable.get())
+        variable.reset(twice)
+        seen.append(variable.get())
+        variable.reset(again)
+        early, late = variable.set(4), variable.set(5)
+        variable.reset(early)
+        variable.reset(late)
+        try:
+            variable.reset(late)
+        except RuntimeError:
+            seen.append("used already")
+        level.set(level.get() + 1)
+        return x, seen, variable.get("nothing"), level.get()
+
+    return Case(fn, repeat(X), state=lambda: (variable.get("nothing"), level.get()))

@@ -415,19 +415,17 @@ class Natives(Operators):
     def _context_variable(self, owner: ContextVar[Any], name: str, args: list[Any], function: Any) -> Any:
         self.outside.context(owner)
         if name == "get":
+            self.outside.context_read(owner)
             return self.look(function, *args)
-        if name == "set":
-            self.outside.resets.pop(id(owner), None)
+        if name == "set" and args:
             token = self.native(function, *args)
-            self.outside.tokens[id(token)] = (token, owner)
+            self.outside.context_set(owner, token, args[0])
             return token
-        if (
-            name == "reset"
-            and args
-            and (id(args[0]) in self.outside.tokens or self.outside.source(args[0]) is not None)
-        ):
-            self.outside.resets[id(owner)] = args[0]
-            return self.native(function, *args)
+        is_known = bool(args) and (id(args[0]) in self.outside.tokens or self.outside.source(args[0]) is not None)
+        if name == "reset" and is_known:
+            self.native(function, *args)
+            self.outside.context_reset(owner, args[0])
+            return None
         raise Break(f"ContextVar.{name}()")
 
     def _call_cached(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ import functools
 import types
 import weakref
 from collections.abc import Iterable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ PINNED: Final = (
 """Kinds of objects that programs do not make anew at each call: guarded by identity."""
 
 _DEEPEST: Final = 60
+RESET: Final = object()
+"""Stands for the value that a context variable has had before."""
 EVERYTHING: Final = object()
 """Stands for all places of a container."""
 read = object.__getattribute__
@@ -148,9 +150,11 @@ class Outside:
         self._kept: list[Any] = []
         self._seen: dict[Any, Any] = {}
         self.contexts: dict[int, tuple[ContextVar[Any], Any]] = {}
-        self.resets: dict[int, Any] = {}
-        """Context variables that were reset last of all, and the token that was used."""
+        self.context_changes: dict[int, list[tuple[Any, Any]]] = {}
+        """What was done to context variables, as far as it was not undone: (token, value) where one was set, (token,
+        `RESET`) where it was reset by a token from before the segment."""
         self.tokens: dict[int, tuple[Any, ContextVar[Any]]] = {}
+        """Tokens of the segment's own."""
 
     # -- meeting objects
 
@@ -688,6 +692,35 @@ class Outside:
                 self.guards.check(f"{code} is ABSENT", f"the context variable {variable.name} is not set")
             else:
                 self.touch(before, Source(code, f"the context variable {variable.name}", live=True))
+
+    def context_read(self, variable: ContextVar[Any]) -> None:
+        """A context variable is read. If a token from before has reset it, that knows what is there now."""
+        changes = self.context_changes.get(id(variable))
+        token, value = changes[-1] if changes else (None, None)
+        source = self.sources.get(id(token))
+        if value is not RESET or source is None:
+            return
+        code, words = f"{source.code}.old_value", f"what the context variable {variable.name} was before"
+        if token.old_value is Token.MISSING:
+            self.guards.check(f"{code} is {self.guards.constant(Token.MISSING)}", f"{words} is nothing")
+        else:
+            self.touch(token.old_value, Source(code, words, live=True))
+
+    def context_set(self, variable: ContextVar[Any], token: Any, value: Any) -> None:
+        self.tokens[id(token)] = (token, variable)
+        self.context_changes.setdefault(id(variable), []).append((token, value))
+
+    def context_reset(self, variable: ContextVar[Any], token: Any) -> None:
+        """By a token of the segment's own, all is as if the variable had not been set, nor what was done since."""
+        changes = self.context_changes.setdefault(id(variable), [])
+        if id(token) not in self.tokens:
+            changes.append((token, RESET))
+            return
+        at = next((number for number, (each, _) in enumerate(changes) if each is token), None)
+        if at is not None:
+            del changes[at:]
+        else:  # one that was set before has been reset in the meantime
+            changes.append((None, variable.get(ABSENT)))
 
     # -- the frames that a segment begins with
 

@@ -12,6 +12,7 @@ import functools
 import operator
 import types
 import weakref
+from contextvars import ContextVar
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from torchsleuth.frontend.machine import Machine
 from torchsleuth.frontend.outside import (
     EVERYTHING,
     PINNED,
+    RESET,
     Snapshot,
     attributes_of,
     cell_content,
@@ -189,8 +191,10 @@ class Rebuilder:
         if kind in (operator.attrgetter, operator.itemgetter, operator.methodcaller):
             return self._make(value, f"{constant(kind)}(*({self._items(value.__reduce__()[1])}))")
         if id(value) in self.outside.tokens:
-            variable = self.outside.tokens[id(value)][1]
-            return self._make(value, f"{constant(variable)}.set({self.value(variable.get())})")
+            self._context(self.outside.tokens[id(value)][1])
+            if id(value) not in self._written:
+                raise CannotRebuild("a token of a context variable that was used")
+            return self._written[id(value)]
         if kind.__module__ == "torch.return_types":
             return self._make(value, f"{constant(kind)}(({self._items(value)}))")
         if kind is weakref.ref and value.__callback__ is None:
@@ -345,15 +349,8 @@ class Rebuilder:
     def all_effects(self) -> None:
         """What the segment did to the outside."""
         outside = self.outside
-        for variable, before in outside.contexts.values():
-            now = variable.get(ABSENT)
-            token = outside.resets.get(id(variable))
-            if token is not None and outside.source(token) is not None:
-                self.effects.append(f"{self.guards.constant(variable)}.reset({self.value(token)})")
-            elif now is not before and not any(each is variable for _, each in self._tokens_written()):
-                if now is ABSENT:
-                    raise CannotRebuild("a context variable that is not set any more")
-                self.effects.append(f"{self.guards.constant(variable)}.set({self.value(now)})")
+        for variable, _ in outside.contexts.values():
+            self._context(variable)
         done: set[int] = set()
         while True:
             rest = [(key, each) for key, each in outside.snapshots.items() if key not in done]
@@ -372,8 +369,18 @@ class Rebuilder:
         self._fill_cells()
         self._distinct()
 
-    def _tokens_written(self) -> list[Any]:
-        return [pair for key, pair in self.outside.tokens.items() if key in self._written]
+    def _context(self, variable: ContextVar[Any]) -> None:
+        """What was done to a context variable, in that order: a token knows what was there before."""
+        code = self.guards.constant(variable)
+        for token, value in self.outside.context_changes.pop(id(variable), ()):
+            if value is RESET:
+                self.body.append(f"{code}.reset({self.value(token)})")
+            elif value is ABSENT:
+                raise CannotRebuild("a context variable that is not set any more")
+            elif token is None:
+                self.body.append(f"{code}.set({self.value(value)})")
+            else:
+                self._make(token, f"{code}.set({self.value(value)})")
 
     def _changes(self, snapshot: Snapshot) -> None:
         value = snapshot.value
