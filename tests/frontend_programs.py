@@ -34,6 +34,7 @@ Lines = list[str]
 
 HEADER = """\
 import contextlib
+import contextvars
 import functools
 import random
 from collections import namedtuple
@@ -170,6 +171,48 @@ def around(n):
         yield got
     finally:
         LOG.append(n)
+""",
+    "Countdown": """
+class Countdown:
+    def __init__(self, n, step=1):
+        self.left = n
+        self.step = step
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.left <= 0:
+            LOG.append("over")
+            raise StopIteration
+        self.left -= self.step
+        return self.left + 1
+""",
+    "downward": """
+def downward(n):
+    yield from Countdown(n)
+    for i in Countdown(n % 3, 2):
+        yield i * 2
+""",
+    "Namespace": """
+class Namespace(dict):
+    __getattr__ = dict.__getitem__
+    __setattr__ = dict.__setitem__
+""",
+    "Level": """
+class Level:
+    level = contextvars.ContextVar("level", default=0)
+
+    def __init__(self, n):
+        self.n = n
+
+    def __enter__(self):
+        self.token = self.level.set(self.level.get() + self.n)
+        return self.level.get()
+
+    def __exit__(self, *_):
+        LOG.append(self.level.get() % 9)
+        self.level.reset(self.token)
 """,
     "rows_of": """
 def rows_of(x):
@@ -680,13 +723,15 @@ class Writer:
         return f"({self.of(self.choose(patterns), scope, depth)} % 9)"
 
     def n_call(self, scope: Scope, depth: int) -> str:
-        piece = self.choose(["fact", "remembered", "count_up", "Color", "adder"])
+        piece = self.choose(["fact", "remembered", "count_up", "Color", "adder", "Countdown", "Level"])
         return {
             "fact": self.of("fact(<n> % 4)", scope, depth),
             "remembered": self.of("remembered(<n>)", scope, depth),
             "count_up": self.of("sum(count_up(<n> % 4, <n>)) % 9", scope, depth),
             "Color": self.of("Color(<n> % 3).value", scope, depth),
             "adder": self.of("adder(<n>)(<n>)", scope, depth),
+            "Countdown": self.of("(sum(Countdown(<n> % 4)) + next(Countdown(<n> % 2), <n>)) % 9", scope, depth),
+            "Level": "(Level.level.get() % 9)",
         }[piece]
 
     def n_global(self, scope: Scope, depth: int) -> str:
@@ -765,6 +810,10 @@ class Writer:
             "list(reversed(<l>))",
             "list(count_up(<n> % 4))",
             "[int(v) for v in <s> if v.isdigit()]",
+            "list(Countdown(<n> % 4))",
+            "[v % 7 for v in Countdown(<n> % 4)]",
+            "sorted(downward(<n> % 3))",
+            "[*Countdown(<n> % 3), <n>]",
         ]
         return self.of(self.choose(patterns), scope, depth)
 
@@ -935,7 +984,9 @@ class Writer:
             return []
         i, v = self.new("n"), self.new("n")
         inner = scope.inner(looping=True)
-        way = self.choose(["range", "list", "enumerate", "zip", "items", "tensors", "rows", "generator", "plain"])
+        way = self.choose(
+            ["range", "list", "enumerate", "zip", "items", "tensors", "rows", "generator", "own", "plain"]
+        )
         inner.fixed |= {i, v}
         if way in ("enumerate", "zip"):
             inner.names["n"] += [i, v]
@@ -966,6 +1017,7 @@ class Writer:
                 "enumerate": "enumerate(<l>[:4], 1)",
                 "zip": "zip(<l>[:4], range(3))",
                 "generator": "count_up(<n> % 3)",
+                "own": self.choose(["Countdown(<n> % 3)", "downward(<n> % 3)"]),
             }[way]
             head = f"for {f'{i}, {v}' if way in ('enumerate', 'zip') else i} in {self.of(text, scope, 2)}:"
         lines = [head, *_indented(self.block(inner, 3))]
@@ -1040,7 +1092,7 @@ class Writer:
             return []
         managed = "Managed(<n>, swallow=True) as manager"
         heads = ["torch.no_grad()", "torch.enable_grad()", managed, "torch.set_grad_enabled(<b>)"]
-        heads += ["contextlib.suppress(Oops)", "scaled(<n>)", f"{managed}, torch.no_grad()"]
+        heads += ["contextlib.suppress(Oops)", "scaled(<n>)", f"{managed}, torch.no_grad()", "Level(<n>)"]
         inner = scope.inner()
         lines = [f"with {self.of(self.choose(heads), scope, 2)}:", *_indented(self.block(inner, 3))]
         return lines + (_indented(self.raising(inner)) if self.one_in(4) and not _leaves(lines) else [])
@@ -1114,7 +1166,7 @@ class Writer:
         return [*steps, f"{value} = ({value} or 0) % 9"]
 
     def do_records(self, scope: Scope) -> Lines:
-        way = self.choose(["Pair", "Record", "Color"])
+        way = self.choose(["Pair", "Record", "Color", "Namespace"])
         name = self.new(way.lower())
         if way == "Pair":
             text = self.of(f"{name} = Pair(<t>, right=<n>)", scope, 2)
@@ -1127,6 +1179,10 @@ class Writer:
             scope.names["l"].append(f"{name}.items")
             scope.fixed |= {f"{name}.size", f"{name}.items"}
             return [text]
+        if way == "Namespace":
+            text = self.of(f"{name} = Namespace(a=<n>)\n{name}.b = <n>\n{name}.a += {name}.b", scope, 2)
+            scope.names["n"] += [f"({name}.a % 9)", f"{name}['b']"]
+            return text.split("\n")
         lines = [self.of(f"{name} = Color(<n> % 3)", scope, 2)]
         return [*lines, *self.compound(f"if {name} is Color.{self.choose(['RED', 'GREEN'])}:", scope, 2)]
 
