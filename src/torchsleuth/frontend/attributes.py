@@ -14,6 +14,7 @@ import operator
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -32,6 +33,10 @@ _FUNCTION_FACTS = ("__name__", "__qualname__", "__module__", "__code__", "__glob
 HIDDEN_STATE: Final = (types.MappingProxyType, threading.local, *weakref.ProxyTypes)
 """Kinds of objects of which nobody knows when they have changed."""
 _CONTAINERS = (list, dict, set, collections.deque)
+_GENERIC_WRITERS: Final = tuple(
+    each.__setattr__ for each in (object, BaseException, types.SimpleNamespace, functools.partial)
+)
+"""How attributes are set that lie in the dictionary of the object, or in what a descriptor says."""
 _UNBOUND: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
 """Methods of C code that a class may have given a name of its own choice."""
 
@@ -82,8 +87,7 @@ class Attributes(Machine):
         if kind is super:
             return self._of_super(owner, name)
         if kind is Generator:
-            found = Generator.__dict__.get(name)
-            return MethodType(found, owner) if type(found) is FunctionType else self.look(getattr, _a_generator, name)
+            return self._of_generator(owner, name)
         reader = lookup(kind, "__getattribute__")
         if is_python(reader):
             self.outside.class_attribute(kind, "__getattribute__", reader)
@@ -91,6 +95,17 @@ class Attributes(Machine):
         if not _is_native(reader, "__getattribute__"):
             raise Break(f"attributes of a {kind.__qualname__} are read by {reader!r:.60}")
         return self.generic_attr(owner, name)
+
+    def _of_generator(self, owner: Generator, name: str) -> Any:
+        """A generator whose frame is ours answers as a real one does."""
+        found = Generator.__dict__.get(name)
+        if type(found) is FunctionType:
+            return MethodType(found, owner)
+        if name == "gi_running":
+            return owner.running
+        if name.startswith(("gi_", "__name__", "__qualname__", "__del__")):
+            raise Break(f"{name} of a generator is read")
+        return self.look(getattr, _a_generator, name)
 
     def _with_own_reader(self, reader: Any, owner: Any, name: str) -> Any:
         """`__getattribute__` of the user's, and then `__getattr__`."""
@@ -110,6 +125,7 @@ class Attributes(Machine):
         if isinstance(owner, enum.Enum):
             self.outside.literal(owner)  # it is a constant, but may have attributes that are not
         found = lookup(kind, name)
+        fallback = ABSENT if alone else lookup(kind, "__getattr__")
         inside = attributes_of(owner)
         is_data = found is not ABSENT and (hasattr(type(found), "__set__") or hasattr(type(found), "__delete__"))
         if not is_data and inside is not None:
@@ -124,15 +140,35 @@ class Attributes(Machine):
         of = type(found)
         if of is FunctionType:
             return MethodType(found, owner)
-        if of is property:
-            if found.fget is None:
-                return self.native(read, owner, name)
-            return self.call(found.fget, [owner], {})
         if of in (staticmethod, classmethod):
             return found.__get__(owner, kind)
+        getter = lookup(of, "__get__")
+        if getter is ABSENT:
+            return self._of_class_value(found)
+        if fallback is ABSENT:
+            return self._computed(owner, name, found, self.call)
+        try:
+            return self._computed(owner, name, found, self._now)
+        except UserError as raised:
+            if not isinstance(raised.error, AttributeError):
+                raise
+        self.outside.class_attribute(kind, "__getattr__", fallback)
+        return self.call(fallback, [owner, name], {})
+
+    def _now(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return self.call_now(function, *args, **kwargs)
+
+    def _computed(self, owner: Any, name: str, found: Any, call: Callable[..., Any]) -> Any:
+        """What a property, a slot or another descriptor of the class gives. Code of the user's is run by `call`."""
+        kind, of = type(owner), type(found)
+        if of is property:
+            if found.fget is None:
+                return self.native(getattr, owner, name)
+            return call(found.fget, [owner], {})
         if of is functools.cached_property:
             value = self.call_now(found.func, owner)
             self.outside.writes(owner)
+            inside = attributes_of(owner)
             if inside is None:
                 raise Break("a cached property of an object without a dictionary")
             inside[name] = value
@@ -140,13 +176,21 @@ class Attributes(Machine):
         if of is types.MemberDescriptorType and name in slots_of(kind):
             self.outside.slot(owner, name)
             value = slot_of(owner, name)
-            return self.native(_reader(kind), owner, name) if value is ABSENT else value
+            return self._absent(owner, name) if value is ABSENT else value
         getter = lookup(of, "__get__")
         if is_python(getter):
-            return self.call(getter, [found, owner, kind], {})
-        if getter is ABSENT:
-            return self._of_class_value(found)
+            self._of_class_value(found)
+            return call(getter, [found, owner, kind], {})
         return self._native_descriptor(owner, name)
+
+    def _absent(self, owner: Any, name: str) -> Any:
+        """Raises what CPython does for a slot that is empty."""
+        try:
+            read(owner, name)
+        except AttributeError as error:
+            missing = error.with_traceback(None)
+            missing.name, missing.obj = name, owner  # `getattr` adds them
+        return self.raises(missing)
 
     def _missing(self, owner: Any, name: str, inside: dict[str, Any] | None, alone: bool) -> Any:
         kind = type(owner)
@@ -225,6 +269,8 @@ class Attributes(Machine):
         above = lookup(type(owner), name)
         if type(owner) is not type:
             self.outside.class_attribute(type(owner), name, above)
+            if type(lookup(type(owner), "__getattribute__")) is FunctionType:
+                raise Break(f"the class {owner.__qualname__} looks up attributes in its own way")
         if above is not ABSENT and hasattr(type(above), "__set__"):
             if name == "__dict__":
                 raise Break("the dictionary of a class is read")
@@ -238,8 +284,11 @@ class Attributes(Machine):
             return value
         found = lookup(owner, name)
         if found is ABSENT:
-            if issubclass(owner, enum.Enum) or (above is not ABSENT and lookup(type(owner), "__getattr__") is ABSENT):
+            if issubclass(owner, enum.Enum):
                 return self.look(getattr, owner, name)
+            if above is not ABSENT:
+                self.outside.class_attribute(owner, name, ABSENT)
+                return self._of_metaclass(owner, name, above)
             fallback = lookup(type(owner), "__getattr__")
             if is_python(fallback):
                 return self.call(fallback, [owner, name], {})
@@ -257,7 +306,22 @@ class Attributes(Machine):
                 return found
             return self._of_class_value(found)
         if is_python(getter):
+            self._of_class_value(found)
             return self.call(getter, [found, None, owner], {})
+        return self.look(getattr, owner, name)
+
+    def _of_metaclass(self, owner: type, name: str, above: Any) -> Any:
+        """What a class has from its own class, as an instance has it from its class."""
+        if type(above) is FunctionType:
+            return MethodType(above, owner)
+        if type(above) is property and above.fget is not None:
+            return self.call(above.fget, [owner], {})
+        getter = lookup(type(above), "__get__")
+        if getter is ABSENT:
+            return self._of_class_value(above)
+        if is_python(getter):
+            self._of_class_value(above)
+            return self.call(getter, [above, owner, type(owner)], {})
         return self.look(getattr, owner, name)
 
     def _of_function(self, owner: FunctionType, name: str) -> Any:
@@ -364,8 +428,10 @@ class Attributes(Machine):
         if is_python(writer):
             self.outside.class_attribute(kind, "__setattr__", writer)
             return self._discarded(writer, [owner, name, value])
-        if _is_native(writer, "__setattr__"):
+        if any(writer is each for each in _GENERIC_WRITERS):
             return self.generic_store(owner, name, value)
+        if _is_native(writer, "__setattr__"):
+            raise Break(f"an attribute of a {kind.__qualname__} is set")
         if isinstance(writer, _UNBOUND):  # `__setattr__ = dict.__setitem__`
             self.outside.class_attribute(kind, "__setattr__", writer)
             result = self.call(writer, [owner, name, value], {})
@@ -388,6 +454,7 @@ class Attributes(Machine):
             return self._discarded(found.fset, [owner, value])
         setter = ABSENT if found is ABSENT else lookup(type(found), "__set__")
         if is_python(setter):
+            self._of_class_value(found)
             return self._discarded(setter, [found, owner, value])
         if setter is not ABSENT and type(found) is not types.MemberDescriptorType:
             raise Break(f"{name} of a {kind.__qualname__} is set")

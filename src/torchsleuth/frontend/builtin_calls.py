@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import copy
@@ -26,6 +27,7 @@ from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.natives import Natives
 from torchsleuth.frontend.outside import attributes_of, cell_content, lookup, slots_of
 from torchsleuth.frontend.symbolic import Symbolic, as_plain, made_plain
+from torchsleuth.frontend.torch_calls import is_torch
 
 
 def type_of(value: Any) -> type:
@@ -62,6 +64,12 @@ class Builtins(Natives):
         self.outside.length(dict_of(value) if type(value) in VIEWS else value)
         return self.look(len, value)
 
+    def _method(self, value: Any, name: str) -> Any:
+        """What the class of a value has for a special method: that it is this one is guarded."""
+        found = lookup(type(value), name)
+        self.outside.class_attribute(type(value), name, found)
+        return found
+
     def _callable(self, value: Any) -> Any:
         self.outside.class_attribute(type(value), "__call__", lookup(type(value), "__call__"))
         return self.look(callable, value)
@@ -70,19 +78,33 @@ class Builtins(Natives):
         check = lookup(type(kinds), "__instancecheck__")
         if isinstance(kinds, type) and is_python(check) and type(kinds).__module__ not in ("abc", "typing"):
             self.outside.class_attribute(type(kinds), "__instancecheck__", check)
-            return self.call_now(check, kinds, value)
+            return self.truth(self.call_now(check, kinds, value))
         if type(value) is Generator:
             return issubclass(types.GeneratorType, kinds)
         if isinstance(kinds, tuple):
             self.outside.shallow(kinds)
-        return self.look(isinstance, value, kinds)
+        answer = self.look(isinstance, value, kinds)
+        self._may_be_registered(value, kinds, answer)
+        return answer
+
+    def _may_be_registered(self, value: Any, kinds: Any, answer: bool) -> None:
+        """Abstract classes and protocols may answer otherwise later: a class is registered, an attribute added."""
+        outside = self.outside
+        source = outside.source(value)
+        asked = kinds if isinstance(kinds, tuple) else (kinds,)
+        if source is None or is_constant(value) or isinstance(value, torch.Tensor):
+            return
+        if any(isinstance(each, abc.ABCMeta) and not is_torch(each) for each in asked):
+            code = f"isinstance({source.code}, {outside.guards.constant(kinds)})"
+            if outside.once("isinstance", code):
+                outside.guards.check(f"{code} is {answer}", f"isinstance({source.words}, ...) is {answer}", code)
 
     def _next(self, iterator: Any, *default: Any) -> Any:
         if isinstance(iterator, torch.Tensor):
             return self.native(next, iterator)
         if type(iterator) is Generator and not default:
             return self._generator_method(iterator, "__next__", [])
-        step = lookup(type(iterator), "__next__")
+        step = self._method(iterator, "__next__")
         if is_python(step) and not default:
             return self.call(step, [iterator], {})
         if step is ABSENT:
@@ -104,6 +126,8 @@ class Builtins(Natives):
         return self.call(polyfills.all_of, [values], {})
 
     def _sum(self, values: Any, start: Any = 0) -> Any:
+        if isinstance(start, (str, bytes, bytearray)):
+            return self.look(sum, (), start)  # raises
         if (
             type(values) in CONTAINERS
             and all(type(each) in (int, float, bool) for each in values)
@@ -133,6 +157,8 @@ class Builtins(Natives):
 
     def _extreme(self, largest: bool, *values: Any, key: Any = None, default: Any = polyfills.NO_DEFAULT) -> Any:
         name = "max" if largest else "min"
+        if len(values) > 1 and default is not polyfills.NO_DEFAULT:
+            return self.native(functools.partial(max if largest else min, 1, 2, default=None))  # raises
         items = values[0] if len(values) == 1 else values
         if len(values) == 1 and not isinstance(items, torch.Tensor):
             items = self.native_iterable(items) if self._is_lazy(items) or type(items) in VIEWS else items
@@ -162,11 +188,11 @@ class Builtins(Natives):
 
     def _text(self, value: Any, name: str, function: Callable[[Any], str]) -> Any:
         value = as_plain(value)
-        found = lookup(type(value), name)
+        found = self._method(value, name)
+        if name == "__str__" and found is object.__str__ and is_python(self._method(value, "__repr__")):
+            name, found = "__repr__", lookup(type(value), "__repr__")
         if is_python(found):
-            return self.call(found, [value], {})
-        if name == "__str__" and found is object.__str__ and is_python(lookup(type(value), "__repr__")):
-            return self.call(lookup(type(value), "__repr__"), [value], {})
+            return self.look(function, Answering(name, self.call_now(found, value)))
         self._must_be_spelled(value)
         self._for_native(value)
         return self.look(function, value)
@@ -196,9 +222,9 @@ class Builtins(Natives):
 
     def _hash(self, value: Any) -> Any:
         value = as_plain(value)
-        found = lookup(type(value), "__hash__")
+        found = self._method(value, "__hash__")
         if is_python(found):
-            return self.call(found, [value], {})
+            return self.look(hash, Answering("__hash__", self.call_now(found, value)))
         if is_constant(value):
             return self.look(hash, value)
         raise Break("the hash of an object may be its address")
@@ -235,9 +261,12 @@ class Builtins(Natives):
             raise Break(f"{kind.__name__}() of a tensor depends on the data", torch_calls.advice_for("item"))
         if args and type(args[0]) is Symbolic and kind is int and len(args) == 1:
             return args[0]
-        name = f"__{kind.__name__}__"
-        if args and is_python(lookup(type(args[0]), name)):
-            return self.call(lookup(type(args[0]), name), args[:1], {})
+        for name in (f"__{kind.__name__}__", "__index__", "__trunc__") if len(args) == 1 and not kwargs else ():
+            found = self._method(args[0], name)
+            if is_python(found):
+                return self.look(kind, Answering(name, self.call_now(found, args[0]), type(args[0])))
+            if found is not ABSENT:
+                break
         return self.look(functools.partial(kind, *map(self._for_native, args), **kwargs))
 
     def _int(self, *args: Any, **kwargs: Any) -> Any:
@@ -246,8 +275,8 @@ class Builtins(Natives):
     def _float(self, *args: Any) -> Any:
         return self._number(float, *args)
 
-    def _complex(self, *args: Any) -> Any:
-        return self._number(complex, *args)
+    def _complex(self, *args: Any, **kwargs: Any) -> Any:
+        return self._number(complex, *args, **kwargs)
 
     def _str(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs:
@@ -274,15 +303,16 @@ class Builtins(Natives):
     def _frozenset(self, *args: Any) -> Any:
         return self._collection(frozenset, *args)
 
-    def _dict(self, *args: Any, **kwargs: Any) -> Any:
-        if args and not isinstance(args[0], dict) and is_python(lookup(type(args[0]), "keys")):
+    def _dict(self, /, *args: Any, **kwargs: Any) -> Any:
+        is_own = not (args and isinstance(args[0], dict)) or is_python(lookup(type(args[0]), "__iter__"))
+        if args and is_own and (isinstance(args[0], dict) or is_python(lookup(type(args[0]), "keys"))):
             keys = self.items(self.call_now(self.attr_now(args[0], "keys")))
             made = {key: self.subscript_now(args[0], key) for key in keys}
             return {**made, **kwargs}
         made_of = [self.native_iterable(each) for each in args]
         return self.native(dict, *made_of, **kwargs)
 
-    def _ordered_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def _ordered_dict(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.native(collections.OrderedDict, *[self.native_iterable(each) for each in args], **kwargs)
 
     def _iterators(self, *values: Any) -> list[Any]:
@@ -300,14 +330,14 @@ class Builtins(Natives):
     def _filter(self, function: Any, values: Any) -> Any:
         return self.native(filter, function, *self._iterators(values))
 
-    def _enumerate(self, values: Any, start: Any = 0) -> Any:
-        found = self.iterate_now(values)
+    def _enumerate(self, iterable: Any, start: Any = 0) -> Any:
+        found = self.iterate_now(iterable)
         if self.is_interpreted(found):
             return self.call(polyfills.numbered, [found, start], {})
         return self.native(enumerate, found, start)
 
     def _reversed(self, value: Any) -> Any:
-        found = lookup(type(value), "__reversed__")
+        found = self._method(value, "__reversed__")
         if is_python(found):
             return self.call(found, [value], {})
         if isinstance(value, torch.Tensor) or is_python(lookup(type(value), "__len__")):
@@ -402,7 +432,7 @@ class Builtins(Natives):
     def _is_generator(self, value: Any) -> bool:
         return isinstance(value, (Generator, types.GeneratorType))
 
-    def _partial(self, *args: Any, **kwargs: Any) -> Any:
+    def _partial(self, /, *args: Any, **kwargs: Any) -> Any:
         make: Any = functools.partial
         return self.look(make(make, *args, **kwargs))
 
@@ -420,6 +450,14 @@ class Sized:
 class Truthful(Sized):
     def __bool__(self) -> Any:
         return self.answer
+
+
+def Answering(name: str, answer: Any, kind: type = object) -> Any:
+    """An object whose special method is known to have answered that: so that the answer is judged as CPython does it.
+
+    `kind`: the class that its name is told of, if the answer will not do.
+    """
+    return type(kind.__name__, (), {name: lambda _: answer})()
 
 
 def _itself(value: Any) -> Any:

@@ -126,19 +126,19 @@ class Expressions(Calls):
             and isinstance(right, type(left))
             and lookup(type(right), swapped) is not lookup(type(left), swapped)
         ):
-            candidates.insert(0, theirs)
+            candidates.insert(len(candidates) - 1, theirs)
         elif type(right) is not type(left):
             candidates.append(theirs)
         if not any(is_python(lookup(type(owner), method)) for owner, method, _ in candidates):
             return self._native_binary(function, left, right)
-        for number_of, (owner, method, other) in enumerate(candidates):
+        if name in ("add", "mul"):
+            candidates.sort(key=_is_of_sequence)
+        for owner, method, other in candidates:
             found = lookup(type(owner), method)
             if found is ABSENT:
                 continue
             self.outside.class_attribute(type(owner), method, found)
             if is_python(found):
-                if number_of == len(candidates) - 1 and len(candidates) == 1:
-                    return self._checked(function, left, right, self.call_now(found, owner, other))
                 result = self.call_now(found, owner, other)
             elif isinstance(owner, torch.Tensor):
                 continue
@@ -147,11 +147,9 @@ class Expressions(Calls):
                 result = self.look(found, owner, other)
             if result is not NotImplemented:
                 return result
-        return self._checked(function, left, right, NotImplemented)
+        return self._unsupported(function, left, right)
 
-    def _checked(self, function: Any, left: Any, right: Any, result: Any) -> Any:
-        if result is not NotImplemented:
-            return result
+    def _unsupported(self, function: Any, left: Any, right: Any) -> Any:
         sign = _SIGNS[function]
         return self.raises(
             TypeError(f"unsupported operand type(s) for {sign}: '{type(left).__name__}' and '{type(right).__name__}'")
@@ -238,7 +236,8 @@ class Expressions(Calls):
         if name in ("eq", "ne"):
             self.outside.same(left, right)
             return (left is right) is (name == "eq")
-        return self.native(function, left, right)
+        sign, kinds = _COMPARED[name], (type(left).__name__, type(right).__name__)
+        return self.raises(TypeError(f"'{sign}' not supported between instances of '{kinds[0]}' and '{kinds[1]}'"))
 
     def _native_compare(self, function: Any, left: Any, right: Any) -> Any:
         self._must_be_known(left)
@@ -254,8 +253,13 @@ class Expressions(Calls):
         elif not is_constant(left) or not is_constant(right):
             self.outside.same(left, right)
             for each in (left, right):
-                if not is_constant(each) and isinstance(each, CONTAINERS):
+                if is_constant(each):
+                    continue
+                if isinstance(each, CONTAINERS):
                     self.outside.length(each)
+                elif lookup(type(each), "__eq__") is not object.__eq__:
+                    self._must_be_seen_into(each)
+                    self.outside.deep(each)
         return self.look(function, left, right)
 
     def _must_compare_natively(self, value: Any, depth: int = 0) -> None:
@@ -271,6 +275,8 @@ class Expressions(Calls):
             raise Break("a comparison of containers compares tensors")
         elif is_python(lookup(type(value), "__eq__")):
             raise Break(f"a comparison of containers compares objects of the class {type(value).__qualname__}")
+        else:
+            self._must_be_seen_into(value)
         for each in inside:
             self._must_compare_natively(each, depth + 1)
 
@@ -303,6 +309,12 @@ class Expressions(Calls):
             return bool(self.look(operator.contains, container, value))
         if is_constant(container) and is_constant(value):
             return bool(self.look(operator.contains, container, value))
+        if found is ABSENT and all(lookup(type(container), name) is ABSENT for name in ("__iter__", "__getitem__")):
+            return bool(self.raises(TypeError(f"argument of type '{type(container).__name__}' is not iterable")))
+        if isinstance(container, (list, tuple)) and type(container) not in (list, tuple):
+            base: Any = list if isinstance(container, list) else tuple
+            self.outside.shallow(container)
+            container = [*base.__iter__(container)]  # whatever it gives if it is iterated over
         if (
             found is ABSENT
             or isinstance(container, (list, tuple))
@@ -339,7 +351,7 @@ class Expressions(Calls):
                 self.outside.item(owner, index)
             elif type(index) is slice:
                 self.outside.shallow(owner)
-            elif is_python(lookup(type(index), "__index__")):
+            elif not isinstance(index, int) and is_python(lookup(type(index), "__index__")):
                 self.outside.class_attribute(type(index), "__index__", lookup(type(index), "__index__"))
                 index = self.call_now(lookup(type(index), "__index__"), index)
                 self.outside.item(owner, index)
@@ -447,3 +459,13 @@ _SIGNS: Final = dict(
         strict=True,
     )
 )
+_COMPARED: Final = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def _is_of_sequence(candidate: tuple[Any, str, Any]) -> bool:
+    """Whether it is what native sequences have for `+` and `*`: CPython asks them after all that is for numbers."""
+    owner, method, _ = candidate
+    return isinstance(owner, _SEQUENCES) and not is_python(lookup(type(owner), method))
+
+
+_SEQUENCES: Final = (list, tuple, str, bytes, bytearray, collections.deque)

@@ -7,6 +7,7 @@ is recorded) and a list of live values (other ones at each call); `unflatten` ma
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -179,8 +180,24 @@ class Generator:
 
 def unraisable(error: BaseException, owner: Any) -> None:
     """Tells of an exception that nobody is there to get, as CPython does."""
-    kind: Any = sys.UnraisableHookArgs
-    sys.unraisablehook(kind((type(error), error, error.__traceback__, None, owner)))
+    sys.unraisablehook(_what_hooks_get()((type(error), error, error.__traceback__, None, owner)))
+
+
+@functools.cache
+def _what_hooks_get() -> Callable[[tuple[Any, ...]], Any]:
+    """The class of what `sys.unraisablehook` is given. It has no name at run time; so one such call is provoked."""
+
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError
+
+    met: list[type] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda given: met.append(type(given))
+    try:
+        Failing()
+    finally:
+        sys.unraisablehook = before
+    return met[0]
 
 
 def _start_of(frame: Frame) -> int:

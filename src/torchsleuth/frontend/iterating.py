@@ -165,9 +165,11 @@ class Iterating(Attributes):
             return self._next_of_adopted(iterator)
         if kind is map and self.is_interpreted(iterator):
             function, *rest = iterator.__reduce__()[1]
-            values = [self.next_of(each) for each in rest]
-            if EXHAUSTED in values:
-                return EXHAUSTED
+            values = []
+            for each in rest:
+                if (value := self.next_of(each)) is EXHAUSTED:
+                    return EXHAUSTED
+                values.append(value)
             return self.call_now(function, *values)
         if kind is filter and self.is_interpreted(iterator):
             function, rest = iterator.__reduce__()[1]
@@ -304,7 +306,7 @@ class Iterating(Attributes):
 
 def _is_pure(function: Callable[..., Any]) -> bool:
     """Whether a function that `map` calls is native, and does nothing that would have to be seen."""
-    return function in (bool, int, float, str, len, abs, type, repr, tuple, list, ord, chr)
+    return any(function is each for each in (bool, int, float, str, len, abs, type, repr, tuple, list, ord, chr))
 
 
 def dict_of(view: Any) -> dict[Any, Any]:

@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 
 from torchsleuth.frontend import tracebacks
 from torchsleuth.frontend.bytecode import Instruction, qualified
-from torchsleuth.frontend.frames import PUSH, Frame, Generator, Instead, unraisable
+from torchsleuth.frontend.frames import PUSH, SEND, Frame, Generator, Instead, unraisable
 from torchsleuth.frontend.moving import (
     Operation,
     deliver,
@@ -184,7 +184,7 @@ class Machine:
 
     # -- real operations
 
-    def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def native(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls a native function for real. What it raises is the user's."""
         self.acted = True
         try:
@@ -192,11 +192,11 @@ class Machine:
         except (UserError, Break):
             raise
         except BaseException as error:  # noqa: BLE001 - it goes where the program handles it
-            tracebacks.clean(error)
+            error.__traceback__ = tracebacks.without_ours(error)
             caught = error
         return self.raises(caught)
 
-    def look(self, function: Callable[..., Any], *args: Any) -> Any:
+    def look(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """The same for what changes nothing: it may be done twice."""
         acted = self.acted
         result = self.native(function, *args)
@@ -354,7 +354,7 @@ class Machine:
 
     # -- calls that a handler waits for
 
-    def call_now(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_now(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Calls something and waits for its result. What breaks inside of it runs natively and spoils the recording."""
         base = len(self.frames)
         self.bases.append(base)
@@ -386,21 +386,28 @@ class Machine:
                 self.close(generator)
             except UserError as raised:
                 unraisable(raised.error, generator)
+            except Exception as fault:  # noqa: BLE001 - a bug of ours: the instruction at work has nothing to do with it
+                self.home.nested_fault(self, fault)
+                self.recorder.spoil(f"the translator failed: {type(fault).__name__}: {fault}")
 
     def close(self, generator: Generator) -> None:
         """What `close()` of a generator does."""
         if not generator.has_begun:
             generator.frame = None
             return
-        error: BaseException
+        leaving = GeneratorExit()
+        set_context(leaving, handled_now(self.frames))
         try:
-            self.resume_now(generator, error=GeneratorExit())
+            self.resume_now(generator, error=leaving)
+        except Break as broken:
+            self.recorder.spoil(broken.reason)
+            with self.recorder.auditor.unrecorded():
+                self.native(generator.close)
         except UserError as raised:
-            error = raised.error
+            if not isinstance(raised.error, (GeneratorExit, StopIteration)):
+                raise
         else:
-            error = RuntimeError("generator ignored GeneratorExit")
-        if not isinstance(error, (GeneratorExit, StopIteration)):
-            self.raises(error)
+            self.raises(RuntimeError("generator ignored GeneratorExit"))
 
     def resume_now(self, generator: Generator, value: Any = None, error: BaseException | None = None) -> Any:
         """The next value of an interpreted generator. Raises its StopIteration."""
@@ -421,20 +428,49 @@ class Machine:
             raise Fault("a generator without a frame")
         if generator.running:
             self.raises(ValueError("generator already executing"))
+        delegate = self._delegate(frame, error)
         frame.outcome = outcome
         frame.generator = generator
+        base = len(self.frames)
         self.frames.append(frame)
         generator.running = True
         if error is None:
             frame.stack.append(value)
-        else:
-            base = len(self.frames) - 1
-            set_context(error, handled_now(self.frames))
-            escaped = unwind(self.frames, base, error)
-            if escaped is not None:
-                generator.running = False
-                raise UserError(escaped)
+            return PUSHED
+        set_context(error, handled_now([frame]))
+        try:
+            if delegate is not None and self._throw_into(delegate, frame, error):
+                return PUSHED
+        except UserError as raised:
+            error = raised.error
+        escaped = unwind(self.frames, base, error)
+        if escaped is not None:
+            generator.running = False
+            raise UserError(escaped)
         return PUSHED
+
+    def _delegate(self, frame: Frame, error: BaseException | None) -> Generator | None:
+        """The generator that a frame waits for in a `yield from`, if an exception is to be thrown there."""
+        at = frame.instructions[frame.place]
+        if error is None or at.name != "RESUME" or at.arg & 3 != 2:
+            return None
+        delegate = frame.stack[-1]
+        if type(delegate) is Generator and delegate.native is None:
+            return delegate if delegate.frame is not None else None
+        if hasattr(delegate, "close" if isinstance(error, GeneratorExit) else "throw"):
+            raise Break("an exception is thrown into what a `yield from` waits for")
+        return None
+
+    def _throw_into(self, delegate: Generator, frame: Frame, error: BaseException) -> bool:
+        """Throws into what a frame waits for: whether it goes on there. Before a generator is closed, that is."""
+        if isinstance(error, GeneratorExit):
+            self.close(delegate)
+            return False
+        send = frame.instructions[frame.place + 1].target
+        assert send is not None
+        frame.place = send + 1  # what the delegate yields or returns arrives where it would behind this SEND
+        self.resume(delegate, SEND, error=error)
+        return True
 
     def returned(self, frame: Frame, value: Any, *, ended: bool = False) -> Any:
         """The innermost frame (taken off already) has returned or yielded `value`; `ended`: a generator has ended."""

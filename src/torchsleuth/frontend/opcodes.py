@@ -458,7 +458,10 @@ class Interpreter(Expressions):
             self.view(value)
         else:
             self.outside.length(value)
-        return bool(self.look(bool, value))
+        answer = bool(self.look(bool, value))
+        if found is not ABSENT:
+            self.outside.truth(value, answer)
+        return answer
 
     def _jump_if(self, frame: Frame, wanted: bool) -> None:
         value = frame.stack.pop()
@@ -762,13 +765,13 @@ class Interpreter(Expressions):
         for each in kinds if isinstance(kinds, tuple) else (kinds,):
             if not (isinstance(each, type) and issubclass(each, BaseException)):
                 self.raises(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-        frame.stack.append(isinstance(frame.stack[-1], kinds))
+        frame.stack.append(_is_of(frame.stack[-1], kinds))
 
     def CHECK_EG_MATCH(self, frame: Frame, instruction: Instruction) -> None:
         kinds, error = frame.stack.pop(), frame.stack.pop()
         rest: Any
-        if isinstance(error, kinds):
-            match = error if isinstance(error, GROUPS[0]) else GROUPS[1]("", [error])
+        if _is_of(error, kinds):
+            match = error if isinstance(error, GROUPS[0]) else GROUPS[1]("", (error,))
             frame.stack += [None, match]
             frame.stack[-1] = match
             self._now_handled(frame, match)
@@ -803,7 +806,13 @@ class Interpreter(Expressions):
             raise UserError(handled)
         error = frame.stack.pop()
         if isinstance(error, type) and issubclass(error, BaseException):
-            error = self.call_now(error)
+            kind, error = error, self.call_now(error)
+            if not isinstance(error, BaseException):
+                self.raises(
+                    TypeError(
+                        f"calling {kind!r} should have returned an instance of BaseException, not {type(error)!r}"
+                    )
+                )
         if not isinstance(error, BaseException):
             self.raises(TypeError("exceptions must derive from BaseException"))
         if count == 2:
@@ -815,3 +824,9 @@ class Interpreter(Expressions):
             error.__cause__ = cause
         set_context(error, handled_now(self.frames))
         raise UserError(error)
+
+
+def _is_of(error: BaseException, kinds: Any) -> bool:
+    """Whether `except kinds` handles an exception: whom a class inherits from counts, and nothing else that it says."""
+    order = type(error).__mro__
+    return any(each is kind for kind in (kinds if isinstance(kinds, tuple) else (kinds,)) for each in order)

@@ -66,11 +66,13 @@ def content_of(value: Any) -> Any:
     if isinstance(value, collections.OrderedDict):
         return dict(collections.OrderedDict.items(value))
     if isinstance(value, dict):
-        return dict(dict.items(value))
+        return dict.copy(value)  # which asks no key for its hash
     if isinstance(value, list):
         return list(list.__iter__(value))
     if isinstance(value, collections.deque):
         return list(value)
+    if type(value) in (set, frozenset):
+        return dict.fromkeys(value)
     if isinstance(value, (set, frozenset)):
         return dict.fromkeys(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
     if isinstance(value, tuple):
@@ -315,6 +317,12 @@ class Outside:
                 f"len({source.code})",
             )
 
+    def truth(self, value: Any, answer: bool) -> None:
+        """It was asked whether an object of C code is true. (Of containers of Python's own, the length tells that.)"""
+        source = self.sources.get(id(value))
+        if source is not None and content_of(value) is None and self.once("truth", source.code):
+            self.guards.check(f"bool({source.code}) is {answer}", f"{source.words} is {'true' if answer else 'false'}")
+
     def item(self, value: Any, index: int) -> None:
         """The element at an index of a list, a tuple or a deque was read."""
         source = self.sources.get(id(value))
@@ -453,6 +461,12 @@ class Outside:
             elif depth:
                 self._seen["deep", id(value)] = value
             for each in list(dict.values(value)) + list(dict.keys(value)) if isinstance(value, dict) else list(value):
+                self.deep(each, depth + 1)
+        elif type(value) is types.SimpleNamespace:
+            if source is not None and not self.once("deep", source.code):
+                return
+            self.all_attributes(value)
+            for each in list(vars(value).values()):
                 self.deep(each, depth + 1)
         elif source is not None:
             self.pin(value)
@@ -696,7 +710,9 @@ class Outside:
     def context_read(self, variable: ContextVar[Any]) -> None:
         """A context variable is read. If a token from before has reset it, that knows what is there now."""
         changes = self.context_changes.get(id(variable))
-        token, value = changes[-1] if changes else (None, None)
+        if not changes:
+            return
+        token, value = changes[-1]
         source = self.sources.get(id(token))
         if value is not RESET or source is None:
             return
