@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import frontend_differential as differential  # type: ignore[import-not-found]
 from torchsleuth.frontend import capture
 
-FILES = ("containers", "functions", "tensors")
+FILES = ("containers", "functions", "outside", "protocols", "sizes", "tensors")
 
 
 @dataclass

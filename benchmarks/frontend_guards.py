@@ -47,7 +47,7 @@ from frontend_guard_programs import PROGRAMS  # type: ignore[import-not-found]
 from frontend_transformers import ARCHITECTURES, MAIN  # type: ignore[import-not-found]
 from torchsleuth.frontend import capture
 
-CASES = ("containers", "functions", "tensors")
+CASES = ("containers", "functions", "outside", "protocols", "sizes", "tensors")
 UNLIMITED = 10**6
 
 

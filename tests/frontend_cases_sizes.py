@@ -69,7 +69,7 @@ def a_size_is_rounded(x):
 @sizes
 def a_size_as_text(x):
     n = x.shape[0]
-    return x * 1, f"{n:03d} {x.shape} {n!r} {n / 3:.2f}", str(n), repr(x.shape), "%d" % n, "{:>5}".format(n)  # noqa: UP032
+    return x * 1, f"{n:03d} {x.shape} {n!r} {n / 3:.2f}", str(n), repr(x.shape), "%d" % n, "{:>5}".format(n)
 
 
 @sizes

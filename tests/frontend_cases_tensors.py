@@ -874,3 +874,121 @@ def a_mode_is_entered():
         return y, made.is_meta, torch.zeros(1).is_meta
 
     return Case(fn, [Call((torch.ones(2), mode)) for mode in modes])
+
+
+@case
+def statistics_of_batches():
+    """They are written to, though torch does not say so of the operator."""
+    torch.manual_seed(0)
+    norm, other = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3).eval()
+    mean, variance = torch.zeros(3), torch.ones(3)
+
+    def fn(x):
+        norm(x)
+        other(x)
+        F.batch_norm(x, mean, variance, training=True)
+        return x + mean, norm(x).shape
+
+    state = [*norm.buffers(), *other.buffers(), mean, variance]
+    return Case(fn, repeat(torch.arange(12.0).reshape(4, 3)), state=lambda: state)
+
+
+@case
+def statistics_before_an_operator_that_fails():
+    norm, weight = torch.nn.BatchNorm1d(3), torch.ones(3, 2)
+
+    def fn(x, index):
+        y = norm(x)
+        try:
+            return y, F.embedding(index, weight)
+        except IndexError:
+            return y, "out of range"
+
+    x = torch.arange(12.0).reshape(4, 3)
+    return Case(fn, each(*[(x, torch.tensor([index])) for index in (0, 1, 7, 2)]), state=lambda: [*norm.buffers()])
+
+
+@case
+def a_write_behind_an_operator_that_fails():
+    count, log = torch.zeros(1), []
+
+    def fn(weight, index):
+        try:
+            y = F.embedding(index, weight)
+        except IndexError:
+            return "out of range"
+        finally:
+            log.append("finally")
+        count.add_(1)
+        return y
+
+    calls = each(*[(torch.ones(3, 2), torch.tensor([index])) for index in (0, 1, 7, 2)])
+    return Case(fn, calls, state=lambda: (count, log))
+
+
+@case
+def integers_are_divided_by_zero():
+    def fn(a, b, mode):
+        try:
+            torch.div(a, b, rounding_mode=mode)
+        except RuntimeError:
+            return "failed"
+        return a + b
+
+    a = torch.tensor([4])
+    calls = [(a, torch.tensor([2]), "floor"), (a, torch.tensor([0]), "floor")]
+    return Case(fn, each(*calls, (a, torch.tensor([2]), "trunc"), (a, torch.tensor([0]), "trunc")))
+
+
+@case
+def a_size_is_read_before_it_changes():
+    def fn(x):
+        y = x + 1
+        size, shape = y.shape[0], y.shape
+        y.t_()
+        made = torch.empty(0)
+        before = made.shape[0]
+        torch.add(x, 1, out=made)
+        return torch.arange(size), y, list(shape), before, made
+
+    return Case(fn, each((torch.ones(2, 3),), (torch.ones(4, 5),)))
+
+
+@case
+def classes_of_torch_with_a_state():
+    layer = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+
+    def fn(x):
+        torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5)
+        with torch.autograd.set_detect_anomaly(True):
+            anomaly = torch.is_anomaly_enabled()
+        return x + 1, anomaly, torch.is_anomaly_enabled()
+
+    return Case(fn, repeat(torch.ones(2)), state=lambda: optimizer.param_groups[0]["lr"])
+
+
+@case
+def operators_of_somebody_s_own():
+    log = []
+    library = torch.library.Library("frontend_cases", "FRAGMENT")
+    name = f"noted_{len(_LIBRARIES)}"
+    library.define(f"{name}(Tensor x) -> ()")
+    library.impl(name, lambda x: log.append(float(x.sum())), "CompositeExplicitAutograd")
+    _LIBRARIES.append(library)
+
+    def fn(x):
+        getattr(torch.ops.frontend_cases, name)(x)
+        return x + 1
+
+    return Case(fn, repeat(torch.ones(2)), state=lambda: log)
+
+
+_LIBRARIES = []
+
+
+@case
+def random_numbers_with_bounds():
+    return Case(
+        lambda x: (x.clone().random_(3, 9), x.clone().random_(4), torch.randint_like(x, 3)), repeat(torch.ones(4))
+    )

@@ -17,6 +17,7 @@ import torch
 import frontend_cases_containers
 import frontend_cases_functions
 import frontend_cases_outside
+import frontend_cases_protocols
 import frontend_cases_sizes
 import frontend_cases_tensors
 from frontend_differential import CASES, differences, run
@@ -29,6 +30,7 @@ FILES = (
     frontend_cases_containers,
     frontend_cases_functions,
     frontend_cases_outside,
+    frontend_cases_protocols,
     frontend_cases_sizes,
     frontend_cases_tensors,
 )

@@ -54,11 +54,23 @@ _MAY_FAIL: Final = frozenset(
         "multinomial bernoulli poisson binomial bincount histc repeat_interleave segment_reduce _assert_async cholesky "
         "cholesky_inverse cholesky_solve linalg_cholesky_ex linalg_inv_ex _linalg_check_errors _linalg_solve_ex "
         "_linalg_svd _linalg_eigh _linalg_eigvals linalg_eig linalg_lu linalg_lu_factor_ex linalg_qr linalg_lstsq "
-        "_linalg_det _linalg_slogdet lu_unpack geqrf triangular_solve linalg_solve_triangular max_unpool2d max_unpool3d"
+        "_linalg_det _linalg_slogdet lu_unpack geqrf triangular_solve linalg_solve_triangular max_unpool2d "
+        "max_unpool3d binary_cross_entropy linalg_lu_solve lu_solve linalg_pinv linalg_pinv_atol_rtol_tensor "
+        "linalg_eigh fake_quantize_per_channel_affine fake_quantize_per_channel_affine_cachemask"
     ).split()
 )
 """Operators that raise, or not, depending on the values they are given."""
-_MAY_FAIL_ON_INTEGERS: Final = frozenset("floor_divide floor_divide_ remainder remainder_ fmod fmod_ pow pow_".split())
+_MAY_FAIL_ON_INTEGERS: Final = frozenset(
+    "floor_divide floor_divide_ remainder remainder_ fmod fmod_ pow pow_ div div_".split()
+)
+_WRITES_SILENTLY: Final = frozenset(
+    (
+        "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm_update_stats batch_norm_gather_stats "
+        "batch_norm_gather_stats_with_counts"
+    ).split()
+)
+"""Operators that write to running statistics, though torch does not say so of them."""
+_OF_TORCH: Final = ("aten", "prims", "quantized", "higher_order")
 
 
 @dataclass
@@ -70,6 +82,8 @@ class Facts:
     data_dependent: str = ""
     may_fail: bool = False
     """With other data, an operator would raise (an index out of range)."""
+    opaque: bool = False
+    """An operator of somebody's own ran, or one that returns nothing: nobody knows what it does besides."""
     operators: int = 0
 
 
@@ -151,6 +165,9 @@ class Auditor:
         facts.may_fail = facts.may_fail or _may_fail(torch_compat.op_name(operator), args)
         if torch_compat.op_is_mutable(operator):
             facts.written += _written(operator, args, kwargs)
+        elif torch_compat.op_name(operator) in _WRITES_SILENTLY:
+            facts.written += _statistics(operator, args, kwargs)
+        facts.opaque = facts.opaque or operator.namespace not in _OF_TORCH or not operator._schema.returns
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a native function and notices Python code that it calls."""
@@ -204,3 +221,13 @@ def _written(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
             if isinstance(each, torch.Tensor):
                 found.append(each)
     return found
+
+
+def _statistics(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The running statistics among the arguments, if they are written to: in evaluation they are only read."""
+    names = [argument.name for argument in operator._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if not given.get("training", given.get("train", True)):
+        return []
+    found = (given.get(name) for name in ("running_mean", "running_var"))
+    return [each for each in found if isinstance(each, torch.Tensor)]

@@ -177,11 +177,11 @@ class Builtins(Natives):
             return default
         return self.call(polyfills.first_in_order, [items, key or _itself, largest, default, name], {})
 
-    def _max(self, *values: Any, **options: Any) -> Any:
-        return self._extreme(True, *values, **options) if values else self.native(max, **options)
+    def _max(self, *values: Any, key: Any = None, default: Any = polyfills.NO_DEFAULT) -> Any:
+        return self._extreme(True, *values, key=key, default=default) if values else self.native(max)
 
-    def _min(self, *values: Any, **options: Any) -> Any:
-        return self._extreme(False, *values, **options) if values else self.native(min, **options)
+    def _min(self, *values: Any, key: Any = None, default: Any = polyfills.NO_DEFAULT) -> Any:
+        return self._extreme(False, *values, key=key, default=default) if values else self.native(min)
 
     def _repr(self, value: Any) -> Any:
         return self._text(value, "__repr__", repr)
@@ -192,7 +192,7 @@ class Builtins(Natives):
         if name == "__str__" and found is object.__str__ and is_python(self._method(value, "__repr__")):
             name, found = "__repr__", lookup(type(value), "__repr__")
         if is_python(found):
-            return self.look(function, Answering(name, self.call_now(found, value)))
+            return self.look(function, answering(name, self.call_now(found, value)))
         self._must_be_spelled(value)
         self._for_native(value)
         return self.look(function, value)
@@ -224,7 +224,7 @@ class Builtins(Natives):
         value = as_plain(value)
         found = self._method(value, "__hash__")
         if is_python(found):
-            return self.look(hash, Answering("__hash__", self.call_now(found, value)))
+            return self.look(hash, answering("__hash__", self.call_now(found, value)))
         if is_constant(value):
             return self.look(hash, value)
         raise Break("the hash of an object may be its address")
@@ -264,7 +264,7 @@ class Builtins(Natives):
         for name in (f"__{kind.__name__}__", "__index__", "__trunc__") if len(args) == 1 and not kwargs else ():
             found = self._method(args[0], name)
             if is_python(found):
-                return self.look(kind, Answering(name, self.call_now(found, args[0]), type(args[0])))
+                return self.look(kind, answering(name, self.call_now(found, args[0]), type(args[0])))
             if found is not ABSENT:
                 break
         return self.look(functools.partial(kind, *map(self._for_native, args), **kwargs))
@@ -452,12 +452,12 @@ class Truthful(Sized):
         return self.answer
 
 
-def Answering(name: str, answer: Any, kind: type = object) -> Any:
+def answering(name: str, answer: Any, kind: type = object) -> Any:
     """An object whose special method is known to have answered that: so that the answer is judged as CPython does it.
 
     `kind`: the class that its name is told of, if the answer will not do.
     """
-    return type(kind.__name__, (), {name: lambda _: answer})()
+    return type(kind.__name__, (), {name: lambda *_: answer})()
 
 
 def _itself(value: Any) -> Any:

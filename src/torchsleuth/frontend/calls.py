@@ -90,6 +90,7 @@ _LOOKED_INTO: Final = frozenset(
 _ADVICE: Final = {
     "print": "print outside of what is captured, or drop the print: the graph is cut in two here",
     "logging": "log outside of what is captured",
+    "torch.compile": "it has graphs of its own: ask about it by its own name",
     "id() gives an address": "keep objects apart by something of their own",
 }
 
@@ -123,6 +124,15 @@ class Calls(Builtins):
             return self._call_native(function, args, kwargs)
         return self._call_object(function, args, kwargs)
 
+    def _handled(self, handler: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """What a handler of ours makes of a call; arguments that it does not know break the graph."""
+        try:
+            return handler(self, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+        raise Break(f"{function.__name__}() is given other arguments than usual")
+
     def _settled(self, args: Sequence[Any]) -> list[Any]:
         return [self.outside.settle(each) for each in args]
 
@@ -135,7 +145,11 @@ class Calls(Builtins):
             raise Break(f"{function.__qualname__} is to be run natively")
         handler = FUNCTIONS.get(function)
         if handler is not None:
-            return handler(self, *self._settled(args), **self._settled_values(kwargs))
+            return self._handled(handler, function, self._settled(args), self._settled_values(kwargs))
+        compiled = torch_compat.plain_function(function)
+        if compiled is not function:
+            name = getattr(compiled, "__qualname__", type(compiled).__qualname__)
+            raise Break(f"{name} is compiled by torch.compile", _ADVICE["torch.compile"])
         if looks_at_frame(function, args):
             raise Break(f"{function.__qualname__}() looks at the stack of frames")
         if function in NATIVE_PYTHON:
@@ -158,6 +172,9 @@ class Calls(Builtins):
         if kind is weakref.ref and not args and not kwargs:
             return self._referent(function)
         found = lookup(kind, "__call__")
+        if torch_compat.is_compiled_module(function):
+            name = type(torch_compat.plain_function(function)).__qualname__
+            raise Break(f"a {name} is compiled by torch.compile", _ADVICE["torch.compile"])
         if isinstance(function, torch.nn.Module) and found is torch.nn.Module.__call__:
             return self._call_module(function, args, kwargs)
         if is_python(found):
@@ -324,7 +341,7 @@ class Calls(Builtins):
         """Calling a class."""
         handler = CLASSES.get(kind)
         if handler is not None:
-            return handler(self, *args, **kwargs)
+            return self._handled(handler, kind, args, kwargs)
         if kind in _BREAKING:
             raise Break(_BREAKING[kind])
         if issubclass(kind, enum.Enum):
@@ -349,7 +366,9 @@ class Calls(Builtins):
             new = new.__func__
         python_new, python_init = is_python(new), is_python(init)
         if (type(new) is FunctionType and not python_new) or (type(init) is FunctionType and not python_init):
-            return self._make_natively(kind, args, kwargs, known=torch_calls.is_fact(kind))
+            if not torch_calls.is_fact(kind):
+                raise Break(f"a {kind.__module__}.{kind.__qualname__} is made")
+            return self._make_natively(kind, args, kwargs, known=True)
         if not python_new and not python_init:
             return self._make_natively(kind, args, kwargs)
         for name, found in (("__new__", new), ("__init__", init)):
@@ -368,7 +387,7 @@ class Calls(Builtins):
         if not isinstance(made, kind):
             return made
         if python_init:
-            return self.push_frame(init, [made, *args], kwargs, Instead(made))
+            return self.push_frame(init, [made, *args], kwargs, Instead(made, must_be_none=True))
         if init is not object.__init__:
             self.native(init, made, *args, **kwargs)
         return made
@@ -402,7 +421,7 @@ class Calls(Builtins):
         args, kwargs = self._settled(args), self._settled_values(kwargs)
         handler = FUNCTIONS.get(function) if type(function) is BuiltinFunctionType else None
         if handler is not None:
-            return handler(self, *args, **kwargs)
+            return self._handled(handler, function, args, kwargs)
         if looks_at_frame(function, args):
             raise Break(f"{function.__qualname__}() looks at the stack of frames")
         if torch_calls.is_fact(function):

@@ -37,6 +37,7 @@ from torchsleuth.frontend.frames import (
     plain,
     slots_again,
     unflatten,
+    wants_closing,
 )
 from torchsleuth.frontend.generators import HandedOver
 from torchsleuth.frontend.guards import MISS, Explained
@@ -46,6 +47,7 @@ from torchsleuth.frontend.moving import (
     Operation,
     handled_now,
     is_handled,
+    note,
     perform,
     set_context,
     unwind,
@@ -117,6 +119,7 @@ class Captured:
         records: str | None = None,
     ) -> None:
         require_known_python()
+        _hide()
         if not callable(fn):
             raise SleuthError(
                 f"{fn!r:.60} cannot be captured",
@@ -126,12 +129,15 @@ class Captured:
         _must_be(limit, int, "limit", "a number of recordings, 1 or more", fits=lambda each: each >= 1)
         _must_be(dynamic, bool, "dynamic", "True or False")
         _must_be(verify, bool, "verify", "True or False")
+        _must_be(skip, Iterable, "skip", "a list of functions", fits=lambda each: not isinstance(each, str))
         _must_be(records, (str, type(None)), "records", "the path of a folder, or None")
         self.fn: Any = fn.fn if isinstance(fn, Captured) else fn
         self.backend = backends.found(backend)
         self.dynamic = dynamic
         self.verify = verify
         self.skipped = frozenset(skip)
+        for each in self.skipped:
+            _must_be(each, Callable, "an element of skip", "a function")
         self.limit = limit
         self.records = records
         """The folder for execution records; None: as the settings say."""
@@ -225,7 +231,7 @@ class Captured:
                 try:
                     result = segment.run(live)
                 except GraphFailed as raised:
-                    failed = raised
+                    failed = raised.with_traceback(None)  # it would keep this frame, and all that it holds
                     break
                 if result is not MISS:
                     break
@@ -270,6 +276,8 @@ class Captured:
         nothing has been done yet, so the segment is run again natively. If it does not, that is the backend's error.
         """
         if not segment.fails_in_eager(failed):
+            graph = "" if segment.graph is None else f":\n{segment.graph.code.strip()}"
+            note(failed.error, f"raised by what the backend has made of the graph {segment.graph_name}{graph}")
             raise failed.error
         frames = unflatten(point.layout, live)
         live.clear()
@@ -349,7 +357,8 @@ class Captured:
         with self._lock:
             if len(point.segments) > tried:
                 return point, live  # another thread has recorded one meanwhile
-            if point.recorded >= self.limit:
+            if point.recorded >= self.limit or any(map(wants_closing, live)):
+                # A recording would keep a generator alive that the program drops in the middle of it.
                 self.natives += 1
                 frames, stop = unflatten(point.layout, live), None
             else:
@@ -363,7 +372,11 @@ class Captured:
                 machine.began_with = [each.generator for each in machine.frames if each.generator is not None]
                 with machine.recorder.auditor:
                     stop = machine.record()
-                segment, returned = self._cut(machine, stop, entry)
+                try:
+                    segment, returned = self._cut(machine, stop, entry)
+                except BaseException:
+                    machine.release()  # the backend has raised: nobody needs what was recorded
+                    raise
                 if self.dynamic:
                     with contextlib.suppress(RecursionError):  # whatever is nested so deep computes with symbols, too
                         returned = machine.without_symbols(machine.frames, returned, stop.error)
@@ -496,6 +509,12 @@ class Captured:
 
     def nested_fault(self, machine: Machine, fault: BaseException) -> None:
         self._crash(machine, fault, machine.entry)
+
+
+@functools.cache
+def _hide() -> None:
+    """Dynamo has no business in here: what calls us may be compiled by it."""
+    torch_compat.hide_from_dynamo(Captured.__call__)
 
 
 def _must_be(value: Any, kind: Any, name: str, wanted: str, fits: Callable[[Any], bool] = lambda value: True) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from torchsleuth.frontend import polyfills
 from torchsleuth.frontend.attributes import is_python
+from torchsleuth.frontend.builtin_calls import answering
 from torchsleuth.frontend.bytecode import Instruction
 from torchsleuth.frontend.calls import Calls
 from torchsleuth.frontend.frames import ABSENT, DISCARD, Frame, Generator
@@ -353,7 +354,8 @@ class Expressions(Calls):
                 self.outside.shallow(owner)
             elif not isinstance(index, int) and is_python(lookup(type(index), "__index__")):
                 self.outside.class_attribute(type(index), "__index__", lookup(type(index), "__index__"))
-                index = self.call_now(lookup(type(index), "__index__"), index)
+                answer = self.call_now(lookup(type(index), "__index__"), index)
+                index = self.look(operator.index, answering("__index__", answer))
                 self.outside.item(owner, index)
             return self.look(operator.getitem, owner, index)
         self._must_be_known(owner)

@@ -11,10 +11,10 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CellType, CodeType
+from types import CellType, CodeType, GeneratorType
 from typing import Any, Final
 
-from torchsleuth.frontend.bytecode import Instruction, decode, needed, qualified
+from torchsleuth.frontend.bytecode import Instruction, decode, exception_table, needed, qualified
 
 
 class _Marker:
@@ -69,10 +69,12 @@ SEND: Final = "send"
 class Instead:
     """The result of a frame is thrown away, and `value` is pushed in its place (`__init__`)."""
 
-    __slots__ = ("value",)
+    __slots__ = ("must_be_none", "value")
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, *, must_be_none: bool = False) -> None:
         self.value = value
+        self.must_be_none = must_be_none
+        """The function is an `__init__`."""
 
 
 class Frame:
@@ -108,13 +110,14 @@ class Frame:
 class Generator:
     """A generator whose frame we interpret. Driven by anything but the interpreter it goes on natively."""
 
-    __slots__ = ("__weakref__", "dropped", "frame", "native", "running")
+    __slots__ = ("__weakref__", "dropped", "frame", "name", "native", "running")
 
     def __init__(self, frame: Frame, dropped: Callable[[Generator], None] | None = None) -> None:
         self.frame: Frame | None = frame
         self.native: Any = None
         self.running = False
         self.dropped = dropped
+        self.name = qualified(frame.code)
         frame.generator = None  # while it does not run: or they would keep each other alive
         """Is told if nobody holds it any more, and it may have something to do about that (`finally`, `with`)."""
 
@@ -128,6 +131,9 @@ class Generator:
 
     def __iter__(self) -> Generator:
         return self
+
+    def __repr__(self) -> str:
+        return f"<generator object {self.name} at {id(self):#x}>"
 
     def _natively(self) -> Any:
         if self.native is None and self.frame is not None:
@@ -234,11 +240,30 @@ Layout = tuple[FrameLayout, ...]
 """A stack of frames, outermost first."""
 
 
+def wants_closing(value: Any) -> bool:
+    """Whether a generator waits in the middle of a `try` or a `with`: who drops it last lets that come to its end."""
+    value = plain(value)
+    if type(value) is Generator:
+        frame = value.frame
+        return (
+            frame is not None and value.has_begun and not value.running and _is_guarded(frame.code, frame.instruction)
+        )
+    if type(value) is not GeneratorType or value.gi_frame is None or value.gi_frame.f_lasti < 0:
+        return False
+    last = value.gi_frame.f_lasti
+    return any(start <= last < end for start, end, *_ in exception_table(value.gi_code))
+
+
+def _is_guarded(code: CodeType, instruction: Instruction) -> bool:
+    return decode(code).handler_at(instruction.offset) is not None
+
+
 def flatten(frames: list[Frame], *, at_work: bool = False, everything: bool = False) -> tuple[Layout, list[Any]]:
     """The layout of `frames` and their live values. Those that nobody looked at are still `Untouched`.
 
-    Of the locals there are those that may be read yet. `at_work`: the innermost frame's instruction before its place is
-    still to be run. So it is in the other frames: a call may raise. `everything`: all locals, somebody looks at them.
+    Of the locals there are those that may be read yet, and those that want to be closed when they are dropped.
+    `at_work`: the innermost frame's instruction before its place is still to be run. So it is in the other frames: a
+    call may raise. `everything`: all locals, somebody looks at them.
     """
     live: list[Any] = []
 
@@ -263,7 +288,9 @@ def flatten(frames: list[Frame], *, at_work: bool = False, everything: bool = Fa
                 place=frame.place,
                 keywords=frame.keywords,
                 locals=tuple(
-                    (name, slot(value)) for name, value in frame.locals.items() if everything or name in alive
+                    (name, slot(value))
+                    for name, value in frame.locals.items()
+                    if everything or name in alive or wants_closing(value)
                 ),
                 cells=tuple((name, slot(cell)) for name, cell in frame.cells.items()),
                 outcome=slot(frame.outcome.value) if isinstance(frame.outcome, Instead) else frame.outcome,

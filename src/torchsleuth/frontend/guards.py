@@ -27,6 +27,7 @@ GUARD_ERRORS: Final = (AttributeError, IndexError, KeyError, TypeError, ValueErr
 
 _SINGLETONS = (bool, type(None), EllipsisType, NotImplementedType)
 _SCALARS = (int, str, float, bytes, complex)
+_ATOMS: Final = (*_SINGLETONS, *_SCALARS)
 _TORCH_SINGLETONS = (torch.dtype, torch.layout, torch.memory_format)
 _MANY = 64
 
@@ -112,7 +113,7 @@ class Guards:
 def is_constant(value: Any, depth: int = 0) -> bool:
     """Whether a value is known wholly by its type and its content, and has neither state nor identity of its own."""
     kind = type(value)
-    if kind in _SINGLETONS or kind in _SCALARS or isinstance(value, (*_TORCH_SINGLETONS, torch.device)):
+    if any(kind is each for each in _ATOMS) or isinstance(value, (*_TORCH_SINGLETONS, torch.device)):
         return True
     if kind in (tuple, frozenset, torch.Size):
         return len(value) <= _MANY and depth < 8 and all(is_constant(each, depth + 1) for each in value)

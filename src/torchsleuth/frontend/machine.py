@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 
 from torchsleuth.frontend import tracebacks
 from torchsleuth.frontend.bytecode import Instruction, qualified
-from torchsleuth.frontend.frames import PUSH, SEND, Frame, Generator, Instead, unraisable
+from torchsleuth.frontend.frames import PUSH, SEND, Frame, Generator, Instead, plain, unraisable
 from torchsleuth.frontend.moving import (
     Operation,
     deliver,
@@ -386,6 +386,7 @@ class Machine:
                 self.close(generator)
             except UserError as raised:
                 unraisable(raised.error, generator)
+                self.recorder.spoil("a generator that nobody holds any more raises while it is closed")
             except Exception as fault:  # noqa: BLE001 - a bug of ours: the instruction at work has nothing to do with it
                 self.home.nested_fault(self, fault)
                 self.recorder.spoil(f"the translator failed: {type(fault).__name__}: {fault}")
@@ -454,7 +455,7 @@ class Machine:
         at = frame.instructions[frame.place]
         if error is None or at.name != "RESUME" or at.arg & 3 != 2:
             return None
-        delegate = frame.stack[-1]
+        delegate = plain(frame.stack[-1])
         if type(delegate) is Generator and delegate.native is None:
             return delegate if delegate.frame is not None else None
         if hasattr(delegate, "close" if isinstance(error, GeneratorExit) else "throw"):

@@ -73,6 +73,8 @@ def deliver(caller: Frame, outcome: str | Instead, result: Any, ended: bool) -> 
             caller.stack.append(result)
         jump(caller)
     elif isinstance(outcome, Instead):
+        if result is not None and outcome.must_be_none:
+            return TypeError(f"__init__() should return None, not '{type(plain(result)).__name__}'")
         caller.stack.append(outcome.value)
     elif outcome != DISCARD:
         caller.stack.append(result)

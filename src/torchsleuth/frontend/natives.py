@@ -25,7 +25,7 @@ from torchsleuth.frontend.attributes import HIDDEN_STATE, is_python
 from torchsleuth.frontend.frames import PUSH, Generator, Instead
 from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, EXHAUSTED, ITERATORS, VIEWS, a_
-from torchsleuth.frontend.machine import PUSHED, Break
+from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.operators import Operators
 from torchsleuth.frontend.outside import EVERYTHING, lookup, native_base
 from torchsleuth.frontend.symbolic import Symbolic, has_symbolic, made_plain, product
@@ -406,10 +406,18 @@ class Natives(Operators):
 
     def _thrown(self, kind: Any, value: Any = None, trace: Any = None) -> BaseException:
         """The exception that `throw` is given, in one of its two forms."""
-        for each in (kind, value):
-            if isinstance(each, BaseException):
-                return each
-        error: BaseException = self.call_now(kind) if value is None else self.call_now(kind, value)
+        if isinstance(kind, BaseException):
+            if value is not None:
+                self.raises(TypeError("instance exception may not have a separate value"))
+            return kind
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            what = "exceptions must be classes or instances deriving from BaseException, not "
+            self.raises(TypeError(f"{what}{type(kind).__name__}"))
+        error: BaseException
+        if isinstance(value, kind):
+            error = value
+            return error
+        error = self.call_now(kind) if value is None else self.call_now(kind, value)
         return error
 
     def _context_variable(self, owner: ContextVar[Any], name: str, args: list[Any], function: Any) -> Any:
@@ -435,8 +443,15 @@ class Natives(Operators):
         args, kwargs = [made_plain(each) for each in args], {name: made_plain(each) for name, each in kwargs.items()}
         if not all(map(is_constant, (*args, *kwargs.values()))):
             raise Break(f"{function.__qualname__} has a cache, and its arguments are no constants")
-        with self.recorder.auditor.unrecorded():
-            result = self.native(function, *args, **kwargs)
+        before = function.cache_info().misses, self.outside.states()
+        try:
+            with self.recorder.auditor.unrecorded():
+                result = self.native(function, *args, **kwargs)
+        except UserError:
+            self.recorder.lose(f"{function.__qualname__} has raised: no cache holds that")
+            raise
+        if function.cache_info().misses != before[0] and self.outside.states() != before[1]:
+            self.recorder.lose(f"{function.__qualname__} has filled its cache, which a later call does not do again")
         guards = self.outside.guards
         asked = "".join(f"{guards.literal(each)}, " for each in args)
         asked += "".join(f"{name}={guards.literal(each)}, " for name, each in kwargs.items())

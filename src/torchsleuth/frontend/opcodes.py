@@ -18,7 +18,7 @@ import torch
 
 from torchsleuth.frontend import torch_calls
 from torchsleuth.frontend.attributes import is_python
-from torchsleuth.frontend.builtin_calls import Sized, Truthful, type_of
+from torchsleuth.frontend.builtin_calls import Sized, Truthful, answering, type_of
 from torchsleuth.frontend.bytecode import GROUPS, Instruction
 from torchsleuth.frontend.expressions import SIMPLE, Expressions
 from torchsleuth.frontend.frames import ABSENT, NULL, PUSH, SEND, Frame, Generator, Handled, Untouched, plain
@@ -280,6 +280,9 @@ class Interpreter(Expressions):
             self.outside.length(packed)
             args = [self._lazily(packed, number, value) for number, value in enumerate(packed)]
         else:
+            if lookup(type(packed), "__iter__") is ABSENT and lookup(type(packed), "__getitem__") is ABSENT:
+                named, kind = in_messages(plain(function)), type(packed).__name__
+                self.raises(TypeError(f"{named} argument after * must be an iterable, not {kind}"))
             checkpoint = self.checkpoint
             args = self.items(packed, counts=True)
             checkpoint[len(stack) + 1] = tuple(args)  # they can be taken once
@@ -624,9 +627,10 @@ class Interpreter(Expressions):
             value = self.call_now((str, str, repr, ascii)[conversion], value)
         if isinstance(value, torch.Tensor):
             raise Break("the text of a tensor", "print it outside, or print its shape")
-        found = lookup(type(value), "__format__")
+        found = self._method(value, "__format__")
         if is_python(found):
-            frame.stack.append(self.call_now(found, value, spec))
+            answer = self.call_now(found, value, spec)
+            frame.stack.append(self.look(format, answering("__format__", answer)))
         elif found is object.__format__ and not spec and not is_constant(value):
             frame.stack.append(self.call_now(str, value))
         else:

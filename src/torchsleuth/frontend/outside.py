@@ -295,6 +295,10 @@ class Outside:
         self._seen[key] = True
         return True
 
+    def states(self) -> list[Any]:
+        """What the objects hold that have been met, by identity: equal as long as nothing has changed in them."""
+        return [_parts_of(Snapshot(each.value)) for each in self.snapshots.values()]
+
     # -- reading
 
     def _before(self, value: Any) -> Snapshot:
@@ -774,6 +778,19 @@ class Outside:
 def _name_of(guards: Guards, value: Any) -> str:
     number = guards._numbers.get(id(value))
     return f"K{number}" if number is not None else ""
+
+
+def _parts_of(state: Snapshot) -> Any:
+    """The parts of a state, by their ids."""
+    content = state.content
+    if isinstance(content, dict):
+        content = [*map(id, content), *map(id, content.values())]
+    elif isinstance(content, (list, tuple)):
+        content = [*map(id, content)]
+    else:
+        content = id(content)
+    held = [state.attributes or {}, state.slots]
+    return content, [(name, id(each)) for part in held for name, each in part.items()]
 
 
 def lookup(kind: type, name: str) -> Any:

@@ -111,6 +111,16 @@ class Rebuilder:
             return "ABSENT"
         return self._object(value)
 
+    def _bound(self, value: Any) -> str:
+        """A method of C code, bound to an object: that of the class that has it, whatever its heirs call so."""
+        me, name = value.__self__, value.__name__
+        for kind in type(me).__mro__:
+            found: Any = kind.__dict__.get(name)
+            is_native = isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType))
+            if is_native and found.__get__(me) == value:
+                return self._make(value, f"{self.guards.constant(found)}.__get__({self.value(me)})")
+        raise CannotRebuild(f"{name}() of a {type(me).__qualname__}")
+
     def _output(self, node: fx.Node) -> str:
         if node not in self.outputs:
             self.outputs.append(node)
@@ -145,7 +155,7 @@ class Rebuilder:
         if kind in (BuiltinFunctionType, types.MethodWrapperType) and not isinstance(
             value.__self__, (ModuleType, type, type(None))
         ):
-            return self._make(value, f"getattr({self.value(value.__self__)}, {value.__name__!r})")
+            return self._bound(value)
         if isinstance(value, PINNED):
             return constant(value)
         if kind is tuple or kind is torch.Size:
@@ -257,7 +267,10 @@ class Rebuilder:
             except ValueError as reason:
                 raise CannotRebuild(str(reason)) from None
             return self._make(value, code or "iter(())")
-        reduced = value.__reduce__()
+        try:
+            reduced = value.__reduce__()
+        except TypeError:
+            raise CannotRebuild(f"a {type(value).__qualname__}") from None
         self._kept.append(reduced)
         name = self._make(value, "None")
         made = f"{self.guards.constant(reduced[0])}({self._items(reduced[1])})"

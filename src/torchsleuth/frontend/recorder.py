@@ -113,6 +113,8 @@ class Recorder:
         self._alive: dict[int, Any] = {}
         self.draws = False
         """Random numbers are drawn."""
+        self.opaque = False
+        """Something is done of which nobody knows what it is: it must not be done twice."""
         self.mutated: list[torch.Tensor] = []
         """What operators have written to."""
 
@@ -128,6 +130,10 @@ class Recorder:
         if not self.why_spoiled:
             self.why_spoiled = why
             self._on_spoil(why)
+
+    def lose(self, why: str) -> None:
+        """The same, though nobody could have known, and next time it may be otherwise: nothing is learned of it."""
+        self.why_spoiled = self.why_spoiled or why
 
     # -- tensors and nodes
 
@@ -249,8 +255,9 @@ class Recorder:
         if facts.data_dependent:
             self.spoil(f"{facts.data_dependent}: its result depends on the data")
         self.draws = self.draws or facts.random
-        if facts.random or facts.written:
+        if facts.random or facts.written or facts.opaque:
             node.meta["effect"] = True
+        self.opaque = self.opaque or facts.opaque
         node.meta["may_fail"] = facts.may_fail
         if facts.may_fail and self.writes_to_inputs and self._handled():
             self.spoil("an operator that may fail, where that is handled, behind one that writes to what is outside")

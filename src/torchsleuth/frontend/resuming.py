@@ -135,6 +135,7 @@ def _begun(
         yields,
         suspended,
         all(name in frame.locals or name in own for name in first),
+        _behind_delegate(frame) if suspended else None,
     )
     values = [*map(plain, frame.locals.values()), *own.values()]
     values += [v.current if type(v) is Handled else plain(v) for v in frame.stack if v is not NULL]
@@ -152,6 +153,16 @@ def _begun(
     return call(function, arguments, {})
 
 
+def _behind_delegate(frame: Frame) -> int | None:
+    """Where a generator goes on behind the `yield from` that it waits in; None if it waits in a plain `yield`."""
+    at = frame.instructions[frame.place]
+    if at.name != "RESUME" or at.arg & 3 != 2:
+        return None
+    send = frame.instructions[frame.place + 1].target
+    behind = None if send is None else frame.instructions[send].target
+    return None if behind is None else frame.instructions[behind].begin
+
+
 @functools.lru_cache(maxsize=4096)
 def resuming_code(
     code: CodeType,
@@ -163,12 +174,16 @@ def resuming_code(
     yields: bool,
     suspended: bool,
     has_first: bool,
+    delegates_to: int | None,
 ) -> CodeType:
     """`code` behind a prologue that restores `names` and the stack and goes on at `offset`, or raises there.
 
     A generator (`yields`) that is `suspended` yields once in its prologue; what is sent then is what its own `yield`,
     the instruction at `last`, returns. The first argument stays one, for the sake of `super()`; unless it `has_first`,
     the local has been deleted.
+
+    In a `yield from`, `delegates_to` is where the code goes on once what it waits for has come to its end. Python's
+    `throw()` and `close()` look for the delegate if a RESUME says so, and for that place at the SEND before the yield.
     """
     slots = _slots(code)
     take = len(code.co_consts)
@@ -198,10 +213,14 @@ def resuming_code(
         prologue += one("NOP")
     elif suspended:
         prologue += one("LOAD_CONST", take + 1)
+        there = b"" if delegates_to is None else one("JUMP_FORWARD", delegates_to // 2)
+        back = one("JUMP_FORWARD", (offset + len(there)) // 2)
+        if delegates_to is not None:
+            prologue += one("JUMP_FORWARD", 1) + one("SEND", 2 + len(back) // 2)
         begin = len(prologue)
         prologue += one("YIELD_VALUE")
         guarded = (begin, len(prologue) + 2, last)
-        prologue += one("RESUME", 1) + one("JUMP_FORWARD", offset // 2)
+        prologue += one("RESUME", 1 if delegates_to is None else 2) + back + there
     else:
         prologue += one("JUMP_FORWARD", offset // 2)
     size = len(prologue)

@@ -33,6 +33,7 @@ import torch
 from torch import fx
 
 from torchsleuth import torch_compat
+from torchsleuth.compare import clone_inputs
 from torchsleuth.errors import SleuthError
 from torchsleuth.frontend import guards as guarding
 from torchsleuth.frontend.backends import eager
@@ -59,12 +60,20 @@ class BackendMisbehaved(SleuthError):
 class GraphFailed(Exception):
     """Carries what a graph has raised, and what it was given."""
 
-    def __init__(self, error: Exception, inputs: tuple[torch.Tensor, ...], random: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        error: Exception,
+        inputs: tuple[torch.Tensor, ...],
+        random: torch.Tensor | None,
+        versions: list[int] | None,
+    ) -> None:
         super().__init__(error)
         self.error = error
         self.inputs = inputs
         self.random = random
         """The state of random numbers before it."""
+        self.has_written = versions != [] and (versions is None or versions != versions_of(*inputs))
+        """Whether something was written to inputs before it has failed, or may have been."""
 
 
 class BackendRaised(Exception):
@@ -119,8 +128,8 @@ class Segment:
     checks: list[Check] = field(default_factory=list)
     grad: bool = True
     """Whether gradients were on at its beginning."""
-    writes: bool = False
-    """The graph writes to tensors of the outside."""
+    repeatable: bool = True
+    """The graph may be run once more, on copies: it does nothing but compute."""
 
     def ends_at(self, code: Any, place: int) -> bool:
         """Whether what runs natively behind it is this instruction."""
@@ -138,10 +147,10 @@ class Segment:
         if failed.random is not None:
             torch.set_rng_state(failed.random)
         torch_compat.set_grad_mode()(self.grad)
-        if self.graph is None or self.writes:
+        if self.graph is None or failed.has_written or not self.repeatable:
             return False
         try:
-            self.graph.forward(*failed.inputs)
+            self.graph.forward(*clone_inputs(failed.inputs))
         except Exception:  # noqa: BLE001 - that is the question
             return True
         finally:
@@ -169,6 +178,14 @@ class Segment:
         return Explained("all guards hold", "nothing has changed")
 
 
+def versions_of(*tensors: torch.Tensor) -> list[int] | None:
+    """How often each was written to. None if that is not known of one of them."""
+    try:
+        return [each._version for each in tensors]
+    except RuntimeError:  # tensors of inference mode do not count
+        return None
+
+
 def wrong_results(backend: Backend, results: Any, wanted: int) -> BackendMisbehaved:
     """A compiled graph has returned what is no tuple of so many results."""
     found = f"{len(results)} results" if isinstance(results, (tuple, list)) else f"a {type(results).__qualname__}"
@@ -187,7 +204,7 @@ def at_work() -> Generator:
     """A generator whose frame is about to be made, by whoever makes the frames."""
     generator = Generator.__new__(Generator)
     generator.frame = generator.native = generator.dropped = None
-    generator.running = True
+    generator.name, generator.running = "", True
     return generator
 
 
@@ -219,6 +236,7 @@ _NAMES: dict[str, Any] = {
     "ADVANCED": advanced,
     "PARTS": parts,
     "RANDOM": torch.get_rng_state,
+    "VERSIONS": versions_of,
     "FAILED": GraphFailed,
     "MISBEHAVED": wrong_results,
     "SET_GRAD": torch_compat.set_grad_mode(),
@@ -363,8 +381,9 @@ def _written(
         given = "".join(f"o{number}, " for number in range(len(graph.outputs)))
         code += [
             f"    random = {'RANDOM()' if recorder.draws else 'None'}",
+            f"    versions = {f'VERSIONS({taken})' if recorder.writes_to_inputs else '[]'}",
             f"    try: results = GRAPH({taken})",
-            f"    except Exception as error: raise FAILED(error, ({taken}), random) from None",
+            f"    except Exception as error: raise FAILED(error, ({taken}), random, versions) from None",
         ]
         if given:
             code += [
@@ -390,7 +409,7 @@ def _written(
         returns=returns,
         checks=checks,
         grad=recorder.grad_at_start,
-        writes=recorder.writes_to_inputs,
+        repeatable=not recorder.opaque,
     )
 
 

@@ -37,12 +37,11 @@ class Sizes:
         self.closed = False
 
     def of(self, node: fx.Node, dimension: int, value: int) -> Symbolic:
-        """The size of a tensor in one dimension."""
+        """The size of a tensor in one dimension, as it is now: the tensor may get another shape later on."""
         found = self.known.get((node, dimension))
         if found is None:
-            graph = self.graph
-            found = Symbolic(value, self, lambda: graph.call_method("size", (node, dimension)))
-            self.known[node, dimension] = found
+            size = self.graph.call_method("size", (node, dimension))
+            found = self.known[node, dimension] = Symbolic(value, self, lambda: size)
         return found
 
     def ask(self, compare: Callable[[Any, Any], Any], left: Symbolic, right: Any) -> bool:

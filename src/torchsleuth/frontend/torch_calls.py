@@ -22,6 +22,8 @@ from torchsleuth import torch_compat
 
 TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that can stand in a graph."""
+_LAYOUTS: Final = (torch.strided, torch.sparse_coo)
+"""And their layouts. Compilers have no stand-ins for others."""
 
 RECORDED_ATTRIBUTES: Final = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
 """Attributes of tensors that are tensors, computed by an operator."""
@@ -121,7 +123,7 @@ UNFIT: Final = frozenset(
             "_base",
             "_make_wrapper_subclass",
         ),
-        *("lstm", "gru", "rnn_tanh", "rnn_relu"),  # no compiler takes these whole
+        *("lstm", "gru", "rnn_tanh", "rnn_relu", "random_"),  # no compiler takes these whole
         *("__setattr__", "module_load", "type", "sparse_resize_", "cuda", "xpu", "mtia"),
     ]
 )
@@ -229,7 +231,7 @@ def goes_into_graphs(function: Any) -> bool:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is of a class, and of a kind, that graphs hold."""
-    return type(tensor) in TENSORS and not tensor.is_nested
+    return type(tensor) in TENSORS and not tensor.is_nested and tensor.layout in _LAYOUTS
 
 
 def can_stand_in_graph(value: Any, depth: int = 0) -> bool:

@@ -113,6 +113,7 @@ from torchsleuth.torch_compat.recording import (
     backend_names as backend_names,
     buffer_hooks as buffer_hooks,
     fact_functions as fact_functions,
+    hide_from_dynamo as hide_from_dynamo,
     modes_active as modes_active,
     module_hooks as module_hooks,
     operator_kinds as operator_kinds,

@@ -56,6 +56,21 @@ NAMES: Final[Mapping[str, PrivateName]] = MappingProxyType(
             "_set_grad_enabled",
             "recording graphs in which gradients are switched on and off",
         ),
+        "set_code_exec_strategy": PrivateName(
+            "torch._C._dynamo.eval_frame",
+            "set_code_exec_strategy",
+            "keeping Dynamo away from our own front end",
+        ),
+        "FrameExecStrategy": PrivateName(
+            "torch._C._dynamo.eval_frame",
+            "_FrameExecStrategy",
+            "keeping Dynamo away from our own front end",
+        ),
+        "FrameAction": PrivateName(
+            "torch._C._dynamo.eval_frame",
+            "_FrameAction",
+            "keeping Dynamo away from our own front end",
+        ),
         "function_modes": PrivateName(
             "torch._C",
             "_len_torch_function_stack",

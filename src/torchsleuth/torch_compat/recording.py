@@ -3,6 +3,7 @@
 operator_mode(handler)         each operator comes through the handler
 tensor_check(tensors, ...)     a fast check that tensors are still of this kind
 state_check()                  a fast check that torch's global state is still what it is now
+hide_from_dynamo(function)     Dynamo leaves it alone
 modes_active()                 whether somebody else's modes are in the way of recording
 """
 
@@ -84,6 +85,13 @@ def modes_active() -> bool:
         or resolve("tracing_state")() is not None
         or resolve("peek_transform")() is not None
     )
+
+
+def hide_from_dynamo(function: Any) -> None:
+    """From now on Dynamo does not look into the function, nor into what it calls, whoever compiles what calls it."""
+    skip = resolve("FrameAction").SKIP
+    resolve("set_code_exec_strategy")(function.__code__, resolve("FrameExecStrategy")(skip, skip))
+    function._torchdynamo_disable = True
 
 
 def tensor_base() -> type:
