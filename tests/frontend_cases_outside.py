@@ -8,6 +8,7 @@ import contextvars
 import enum
 import functools
 import inspect
+import sys
 import threading
 import types
 import weakref
@@ -733,3 +734,28 @@ def context_variables_and_their_tokens():
         return x, seen, variable.get("nothing"), level.get()
 
     return Case(fn, repeat(X), state=lambda: (variable.get("nothing"), level.get()))
+
+
+@case
+def calls_are_watched_from_within():
+    seen = []
+
+    def watch(frame, event, arg):
+        if event == "call" and frame.f_code.co_name in ("inside", "other"):
+            seen.append(frame.f_code.co_name)
+
+    def inside(x):
+        return x + 1
+
+    def other(x):
+        return inside(x) * 2
+
+    def fn(x):
+        before = sys.getprofile()
+        sys.setprofile(watch)
+        try:
+            return other(x)
+        finally:
+            sys.setprofile(before)
+
+    return Case(fn, repeat(X), state=lambda: seen)

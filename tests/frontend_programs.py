@@ -1181,8 +1181,8 @@ class Writer:
             return [text]
         if way == "Namespace":
             text = self.of(f"{name} = Namespace(a=<n>)\n{name}.b = <n>\n{name}.a = ({name}.a + {name}.b) % 9", scope, 2)
-            scope.names["n"] += [f"{name}.a", f'{name}["b"]']
-            scope.fixed |= {f"{name}.a", f'{name}["b"]'}
+            scope.names["n"] += [f"{name}.a", f"{name}['b']"]
+            scope.fixed |= {f"{name}.a", f"{name}['b']"}
             return text.split("\n")
         lines = [self.of(f"{name} = Color(<n> % 3)", scope, 2)]
         return [*lines, *self.compound(f"if {name} is Color.{self.choose(['RED', 'GREEN'])}:", scope, 2)]

@@ -19,6 +19,7 @@ import functools
 import inspect
 import operator
 import os
+import sys
 import sysconfig
 import types
 import weakref
@@ -52,6 +53,9 @@ _BREAKING: Final[dict[Any, str]] = {
     id: "id() gives an address", memoryview: "memoryview",
     __import__: "__import__",
 }  # fmt: skip
+
+_WATCHES: Final = (sys.settrace, sys.setprofile)
+"""Whoever is told of each line or call from now on is told of the user's: the interpreter has none."""
 
 _LIBRARY: Final = sysconfig.get_paths()["stdlib"] + os.sep
 
@@ -415,6 +419,8 @@ class Calls(Builtins):
     # -- native functions
 
     def _call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if any(function is each for each in _WATCHES):
+            raise Break(f"sys.{function.__name__} is called", leave=True)
         if function in _BREAKING:
             reason = _BREAKING[function]
             raise Break(reason, _ADVICE.get(reason, ""))

@@ -265,7 +265,7 @@ class Expressions(Calls):
 
     def _must_compare_natively(self, value: Any, depth: int = 0) -> None:
         """Breaks if comparing the elements of a container runs code of the user's, or needs the values of tensors."""
-        if is_constant(value) or depth > 8:
+        if is_constant(value) or type(value) is Symbolic or depth > 8:
             return
         inside: Any = ()
         if isinstance(value, dict):
