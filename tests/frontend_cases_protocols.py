@@ -356,6 +356,37 @@ def methods_of_c_that_heirs_override():
     return Case(fn, repeat(X))
 
 
+@case
+def nobody_asks_an_object_for_its_class():
+    """An object that looks up each attribute itself is asked for those alone that the program asks for."""
+    log = []
+
+    class Config:
+        def __init__(self):
+            self.map = {"old": "new"}
+            self.new = 3
+
+        def __getattribute__(self, name):
+            log.append(name)
+            if name != "map" and name in super().__getattribute__("map"):
+                name = super().__getattribute__("map")[name]
+            return super().__getattribute__(name)
+
+    config = Config()
+
+    def fn(x):
+        values = [config, 1]
+        return x * config.old, config.new, len(values), config is values[0], told(getattr, config, "none")
+
+    def take_away():
+        object.__setattr__(config, "map", None)
+
+    calls = each(call(X), call(X), call(X, before=take_away), call(X))
+    for number in (2, 3):
+        calls[number].under = lambda: contextlib.suppress(TypeError)
+    return Case(fn, calls, state=lambda: log)
+
+
 # ---- truth, equality, text -----------------------------------------------------------------------------------
 
 

@@ -992,3 +992,54 @@ def random_numbers_with_bounds():
     return Case(
         lambda x: (x.clone().random_(3, 9), x.clone().random_(4), torch.randint_like(x, 3)), repeat(torch.ones(4))
     )
+
+
+@case
+def effects_before_a_write_and_an_operator_that_fails():
+    log = []
+
+    def fn(x, index):
+        log.append(len(log))
+        x.add_(1)
+        return torch.ones(3)[index]
+
+    return Case(fn, each(*[(torch.ones(3), torch.tensor([index])) for index in (0, 1, 9, 2)]), state=lambda: log)
+
+
+@case
+def numbers_of_numpy():
+    scale = np.float64(3.0)
+
+    def fn(x, other):
+        x.add_(1)
+        return x / scale, x / np.sqrt(x.shape[-1]), x.clamp(0, other), other == 2
+
+    numbers = [np.float64(2.0), np.float64(-0.0), np.float64("nan"), np.float64(2.0)]
+    return Case(fn, each(*[(torch.ones(3), number) for number in numbers]))
+
+
+@case
+def a_matrix_that_cannot_be_inverted():
+    log = []
+
+    def fn(matrix):
+        try:
+            return torch.linalg.inv(matrix), torch.linalg.cholesky(matrix)
+        except RuntimeError:
+            return "failed"
+        finally:
+            log.append(matrix.shape)
+
+    return Case(fn, each((torch.eye(2),), (torch.zeros(2, 2),)), state=lambda: log)
+
+
+@case
+def masks_of_attention():
+    torch.manual_seed(0)
+    attention = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    padding, causal = torch.tensor([[False, True, False]]), torch.ones(3, 3, dtype=torch.bool).triu(1)
+
+    def fn(x):
+        return attention(x, x, x, key_padding_mask=padding)[0], attention(x, x, x, attn_mask=causal)
+
+    return Case(fn, repeat(torch.arange(12.0).reshape(1, 3, 4) / 12))

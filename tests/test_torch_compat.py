@@ -296,7 +296,7 @@ ACCESSORS: dict[str, Callable[[], object]] = {
     "has_torch_function_variadic": lambda: torch_compat.fact_functions([]),
     "log_api_usage_once": lambda: torch_compat.fact_functions([]),
     "functorch_active": lambda: torch_compat.fact_functions([]),
-    "canonical_mask": lambda: torch_compat.fact_functions([]),
+    "canonical_mask": torch_compat.interpreted_functions,
     "none_or_dtype": lambda: torch_compat.fact_functions([]),
     "ShapeEnv": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),
     "DimDynamic": lambda: torch_compat.symbolic_inputs([torch.ones(2)], [[True]]),

@@ -23,6 +23,7 @@ import torch
 from torchsleuth.frontend import torch_calls
 from torchsleuth.frontend.frames import ABSENT, DISCARD, Generator
 from torchsleuth.frontend.guards import is_constant
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import PUSHED, Break, Machine, UserError
 from torchsleuth.frontend.outside import attributes_of, lookup, read, slot_of, slots_of
 from torchsleuth.frontend.symbolic import as_plain
@@ -44,7 +45,7 @@ _UNBOUND: Final = (types.WrapperDescriptorType, types.MethodDescriptorType)
 def _reader(kind: type) -> Any:
     """What reads attributes of such objects, once `__getattribute__` of the user's has had its say."""
     found = lookup(kind, "__getattribute__")
-    return read if isinstance(found, FunctionType) else found
+    return read if is_a(found, FunctionType) else found
 
 
 def _made() -> Any:
@@ -62,7 +63,7 @@ def is_python(function: Any) -> bool:
 
 def _is_native(method: Any, name: str) -> bool:
     """Whether a class has the method of that name from C code; not another one that it has given the name to."""
-    return isinstance(method, types.WrapperDescriptorType) and method.__name__ == name
+    return is_a(method, types.WrapperDescriptorType) and method.__name__ == name
 
 
 class Attributes(Machine):
@@ -74,11 +75,11 @@ class Attributes(Machine):
         kind = type(owner)
         if kind in HIDDEN_STATE and self.outside.source(owner) is not None:
             raise Break(f"{name} of a {kind.__qualname__} is read, into which nobody can look")
-        if isinstance(owner, torch.Tensor):
+        if is_a(owner, torch.Tensor):
             return self._of_tensor(owner, name)
-        if kind is ModuleType or isinstance(owner, ModuleType):
+        if kind is ModuleType or is_a(owner, ModuleType):
             return self._of_module(owner, name)
-        if isinstance(owner, type):
+        if is_a(owner, type):
             return self._of_class(owner, name)
         if kind is FunctionType:
             return self._of_function(owner, name)
@@ -115,14 +116,14 @@ class Attributes(Machine):
         try:
             return self.call_now(reader, owner, name)
         except UserError as raised:
-            if not isinstance(raised.error, AttributeError):
+            if not is_a(raised.error, AttributeError):
                 raise
         return self.call(fallback, [owner, name], {})
 
     def generic_attr(self, owner: Any, name: str, *, alone: bool = False) -> Any:
         """What `object.__getattribute__`, and then (unless it is `alone`) `__getattr__`, gives."""
         kind = type(owner)
-        if isinstance(owner, enum.Enum):
+        if is_a(owner, enum.Enum):
             self.outside.literal(owner)  # it is a constant, but may have attributes that are not
         found = lookup(kind, name)
         fallback = ABSENT if alone else lookup(kind, "__getattr__")
@@ -150,7 +151,7 @@ class Attributes(Machine):
         try:
             return self._computed(owner, name, found, self._now)
         except UserError as raised:
-            if not isinstance(raised.error, AttributeError):
+            if not is_a(raised.error, AttributeError):
                 raise
         self.outside.class_attribute(kind, "__getattr__", fallback)
         return self.call(fallback, [owner, name], {})
@@ -196,7 +197,7 @@ class Attributes(Machine):
         kind = type(owner)
         fallback = ABSENT if alone else lookup(kind, "__getattr__")
         self.outside.class_attribute(kind, name, ABSENT)
-        if isinstance(owner, torch.nn.Module) and fallback is torch.nn.Module.__getattr__ and inside is not None:
+        if is_a(owner, torch.nn.Module) and fallback is torch.nn.Module.__getattr__ and inside is not None:
             for store in _STORES:
                 held: Any = inside.get(store)
                 if type(held) in (dict, collections.OrderedDict) and name in held:
@@ -211,7 +212,7 @@ class Attributes(Machine):
             return self.raises(
                 AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=owner)
             )
-        if is_python(fallback) or isinstance(fallback, _UNBOUND):
+        if is_python(fallback) or is_a(fallback, _UNBOUND):
             self.outside.class_attribute(kind, "__getattr__", fallback)
             return self.call(fallback, [owner, name], {})
         if fallback is not ABSENT:
@@ -233,16 +234,16 @@ class Attributes(Machine):
     def dictionary_of(self, owner: Any) -> Any:
         """The dictionary in which an object has its attributes."""
         value = attributes_of(owner)
-        if value is None or isinstance(owner, (ModuleType, type, FunctionType, torch.Tensor)):
+        if value is None or is_a(owner, (ModuleType, type, FunctionType, torch.Tensor)):
             raise Break(f"the dictionary of a {type(owner).__qualname__} is read")
         self.outside.instance_dictionary(owner, value)
         return value
 
     def _of_class_value(self, value: Any) -> Any:
         """A plain value that lies in a class; that it is the same one is guarded already."""
-        if not is_constant(value) and not isinstance(value, torch.Tensor):
+        if not is_constant(value) and not is_a(value, torch.Tensor):
             self.outside.root(value, f"a {type(value).__qualname__} of a class")
-        elif isinstance(value, torch.Tensor):
+        elif is_a(value, torch.Tensor):
             self.outside.pinned_tensor(value)
         return value
 
@@ -261,7 +262,7 @@ class Attributes(Machine):
             raise
         if name in owner.__dict__:  # a module that imports lazily has it now
             self.outside.module_attribute(owner, name)
-        elif not isinstance(value, (type, FunctionType, ModuleType, BuiltinFunctionType)) and not is_constant(value):
+        elif not is_a(value, (type, FunctionType, ModuleType, BuiltinFunctionType)) and not is_constant(value):
             raise Break(f"{owner.__name__}.{name} is computed each time")
         return value
 
@@ -277,7 +278,7 @@ class Attributes(Machine):
             if type(above) is property:
                 return self.call(above.fget, [owner], {})
             value = self.look(getattr, owner, name)
-            if not is_constant(value) and not isinstance(value, (type, tuple)):
+            if not is_constant(value) and not is_a(value, (type, tuple)):
                 raise Break(f"{name} of a class is read")
             if name not in ("__mro__", "__base__", "__bases__"):
                 self.outside.class_field(owner, name, value)
@@ -302,7 +303,7 @@ class Attributes(Machine):
             return found.__get__(None, owner)
         getter = lookup(of, "__get__")
         if getter is ABSENT:
-            if isinstance(found, enum.Enum):
+            if is_a(found, enum.Enum):
                 return found
             return self._of_class_value(found)
         if is_python(getter):
@@ -356,7 +357,7 @@ class Attributes(Machine):
         me = owner.__self__
         if name == "__class__" or me is None:
             return self.look(getattr, owner, name)
-        kind = me if isinstance(me, type) and issubclass(me, owner.__thisclass__) else type(me)
+        kind = me if is_a(me, type) and issubclass(me, owner.__thisclass__) else type(me)
         order = kind.__mro__
         for each in order[order.index(owner.__thisclass__) + 1 :]:
             if name in each.__dict__:
@@ -399,9 +400,9 @@ class Attributes(Machine):
             value = self.look(getattr, owner, name)
             self.outside.tensor_fact(owner, f".{name}", value)
             return value
-        if isinstance(found, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, classmethod)):
+        if is_a(found, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, classmethod)):
             return self.look(getattr, owner, name)
-        if isinstance(found, property) and found.fget is not None and not isinstance(found.fget, FunctionType):
+        if is_a(found, property) and found.fget is not None and not is_a(found.fget, FunctionType):
             raise Break(f"Tensor.{name} is read")
         raise Break(f"Tensor.{name} is read", torch_calls.advice_for(name))
 
@@ -413,11 +414,11 @@ class Attributes(Machine):
     def store_attr(self, owner: Any, name: str, value: Any) -> Any:
         """None, or `PUSHED`: a frame that discards its result does it."""
         kind = type(owner)
-        if isinstance(owner, torch.Tensor):
+        if is_a(owner, torch.Tensor):
             raise Break(f"an attribute of a tensor is set ({name})")
-        if isinstance(owner, type):
+        if is_a(owner, type):
             raise Break(f"an attribute of a class is set ({owner.__qualname__}.{name})")
-        if isinstance(owner, ModuleType):
+        if is_a(owner, ModuleType):
             self.outside.writes_global(owner.__dict__)
             self.outside.wrote(owner.__dict__, name)
             self.native(setattr, owner, name, value)
@@ -432,7 +433,7 @@ class Attributes(Machine):
             return self.generic_store(owner, name, value)
         if _is_native(writer, "__setattr__"):
             raise Break(f"an attribute of a {kind.__qualname__} is set")
-        if isinstance(writer, _UNBOUND):  # `__setattr__ = dict.__setitem__`
+        if is_a(writer, _UNBOUND):  # `__setattr__ = dict.__setitem__`
             self.outside.class_attribute(kind, "__setattr__", writer)
             result = self.call(writer, [owner, name, value], {})
             if result is PUSHED:
@@ -443,7 +444,7 @@ class Attributes(Machine):
     def generic_store(self, owner: Any, name: str, value: Any) -> Any:
         """What `object.__setattr__` does."""
         kind = type(owner)
-        if isinstance(owner, enum.Enum):
+        if is_a(owner, enum.Enum):
             self.outside.literal(owner)
         found = lookup(kind, name)
         if found is not ABSENT:
@@ -459,7 +460,7 @@ class Attributes(Machine):
         if setter is not ABSENT and type(found) is not types.MemberDescriptorType:
             raise Break(f"{name} of a {kind.__qualname__} is set")
         self.outside.wrote(owner, name, attribute=True)
-        self.native(object.__setattr__ if not isinstance(owner, BaseException) else setattr, owner, name, value)
+        self.native(object.__setattr__ if not is_a(owner, BaseException) else setattr, owner, name, value)
         return None
 
     def _discarded(self, function: Any, args: list[Any]) -> Any:
@@ -478,30 +479,30 @@ class Attributes(Machine):
             self.outside.attribute(owner, store)
             self.outside.key(held, name)
         if (
-            isinstance(value, (torch.nn.Parameter, torch.nn.Module))
+            is_a(value, (torch.nn.Parameter, torch.nn.Module))
             or name in stores["_parameters"]
             or name in stores["_modules"]
         ):
             raise Break(f"a parameter or a module is set ({name})")
         if name in stores["_buffers"]:
-            if (value is not None and not isinstance(value, torch.Tensor)) or torch_calls.buffers_are_hooked():
+            if (value is not None and not is_a(value, torch.Tensor)) or torch_calls.buffers_are_hooked():
                 raise Break(f"a buffer is set ({name})")
             self.native(stores["_buffers"].__setitem__, name, value)
             return None
-        if isinstance(value, torch.nn.Buffer):
+        if isinstance(value, torch.nn.Buffer):  # of which only its class can tell
             raise Break(f"a buffer is set ({name})")
         return self.generic_store(owner, name, value)
 
     def delete_attr(self, owner: Any, name: str) -> None:
         kind = type(owner)
-        if isinstance(owner, (torch.Tensor, type, torch.nn.Module)) or not _is_native(
+        if is_a(owner, (torch.Tensor, type, torch.nn.Module)) or not _is_native(
             lookup(kind, "__delattr__"), "__delattr__"
         ):
             raise Break(f"an attribute is deleted ({name})")
         found = lookup(kind, name)
         if found is not ABSENT and type(found) is not types.MemberDescriptorType and hasattr(type(found), "__delete__"):
             raise Break(f"an attribute is deleted ({name})")
-        if isinstance(owner, ModuleType):
+        if is_a(owner, ModuleType):
             self.outside.writes_global(owner.__dict__)
         else:
             self.outside.attribute(owner, name)
@@ -529,7 +530,7 @@ class Attributes(Machine):
         try:
             self.attr_now(owner, name)
         except UserError as raised:
-            if isinstance(raised.error, AttributeError):
+            if is_a(raised.error, AttributeError):
                 return False
             raise
         return True

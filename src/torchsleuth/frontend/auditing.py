@@ -83,7 +83,7 @@ class Facts:
     may_fail: bool = False
     """With other data, an operator would raise (an index out of range)."""
     opaque: bool = False
-    """An operator of somebody's own ran, or one that returns nothing: nobody knows what it does besides."""
+    """An operator of somebody's own ran: nobody knows what it does besides."""
     operators: int = 0
 
 
@@ -167,7 +167,7 @@ class Auditor:
             facts.written += _written(operator, args, kwargs)
         elif torch_compat.op_name(operator) in _WRITES_SILENTLY:
             facts.written += _statistics(operator, args, kwargs)
-        facts.opaque = facts.opaque or operator.namespace not in _OF_TORCH or not operator._schema.returns
+        facts.opaque = facts.opaque or operator.namespace not in _OF_TORCH
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Calls a native function and notices Python code that it calls."""

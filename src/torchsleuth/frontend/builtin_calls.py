@@ -23,6 +23,7 @@ from torchsleuth.frontend.attributes import is_python
 from torchsleuth.frontend.frames import ABSENT, Generator, Instead, Untouched
 from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, EXHAUSTED, VIEWS, a_, dict_of
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.natives import Natives
 from torchsleuth.frontend.outside import attributes_of, cell_content, lookup, slots_of
@@ -43,7 +44,7 @@ class Builtins(Natives):
         try:
             return self.attr_now(owner, name)
         except UserError as raised:
-            if isinstance(raised.error, AttributeError):
+            if is_a(raised.error, AttributeError):
                 return default[0]
             raise
 
@@ -54,7 +55,7 @@ class Builtins(Natives):
         return result
 
     def _len(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return self._tensor_method(value, "__len__", [], {})
         found = lookup(type(value), "__len__")
         if is_python(found):
@@ -76,12 +77,12 @@ class Builtins(Natives):
 
     def _isinstance(self, value: Any, kinds: Any) -> Any:
         check = lookup(type(kinds), "__instancecheck__")
-        if isinstance(kinds, type) and is_python(check) and type(kinds).__module__ not in ("abc", "typing"):
+        if is_a(kinds, type) and is_python(check) and type(kinds).__module__ not in ("abc", "typing"):
             self.outside.class_attribute(type(kinds), "__instancecheck__", check)
             return self.truth(self.call_now(check, kinds, value))
         if type(value) is Generator:
             return issubclass(types.GeneratorType, kinds)
-        if isinstance(kinds, tuple):
+        if is_a(kinds, tuple):
             self.outside.shallow(kinds)
         answer = self.look(isinstance, value, kinds)
         self._may_be_registered(value, kinds, answer)
@@ -91,16 +92,16 @@ class Builtins(Natives):
         """Abstract classes and protocols may answer otherwise later: a class is registered, an attribute added."""
         outside = self.outside
         source = outside.source(value)
-        asked = kinds if isinstance(kinds, tuple) else (kinds,)
-        if source is None or is_constant(value) or isinstance(value, torch.Tensor):
+        asked = kinds if is_a(kinds, tuple) else (kinds,)
+        if source is None or is_constant(value) or is_a(value, torch.Tensor):
             return
-        if any(isinstance(each, abc.ABCMeta) and not is_torch(each) for each in asked):
+        if any(is_a(each, abc.ABCMeta) and not is_torch(each) for each in asked):
             code = f"isinstance({source.code}, {outside.guards.constant(kinds)})"
             if outside.once("isinstance", code):
                 outside.guards.check(f"{code} is {answer}", f"isinstance({source.words}, ...) is {answer}", code)
 
     def _next(self, iterator: Any, *default: Any) -> Any:
-        if isinstance(iterator, torch.Tensor):
+        if is_a(iterator, torch.Tensor):
             return self.native(next, iterator)
         if type(iterator) is Generator and not default:
             return self._generator_method(iterator, "__next__", [])
@@ -126,7 +127,7 @@ class Builtins(Natives):
         return self.call(polyfills.all_of, [values], {})
 
     def _sum(self, values: Any, start: Any = 0) -> Any:
-        if isinstance(start, (str, bytes, bytearray)):
+        if is_a(start, (str, bytes, bytearray)):
             return self.look(sum, (), start)  # raises
         if (
             type(values) in CONTAINERS
@@ -160,7 +161,7 @@ class Builtins(Natives):
         if len(values) > 1 and default is not polyfills.NO_DEFAULT:
             return self.native(functools.partial(max if largest else min, 1, 2, default=None))  # raises
         items = values[0] if len(values) == 1 else values
-        if len(values) == 1 and not isinstance(items, torch.Tensor):
+        if len(values) == 1 and not is_a(items, torch.Tensor):
             items = self.native_iterable(items) if self._is_lazy(items) or type(items) in VIEWS else items
         if (
             key is None
@@ -199,25 +200,21 @@ class Builtins(Natives):
 
     def _must_be_spelled(self, value: Any, depth: int = 0) -> None:
         """Breaks unless the text of a value is made of constants alone."""
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             raise Break("the text of a tensor", "print it outside, or print its shape")
         if is_constant(value) or type(value) is Symbolic:
             return
-        if (
-            depth < 6
-            and isinstance(value, (list, tuple, set, frozenset))
-            and not is_python(lookup(type(value), "__repr__"))
-        ):
+        if depth < 6 and is_a(value, (list, tuple, set, frozenset)) and not is_python(lookup(type(value), "__repr__")):
             for each in value:
                 self._must_be_spelled(each, depth + 1)
-        elif depth < 6 and isinstance(value, dict) and not is_python(lookup(type(value), "__repr__")):
+        elif depth < 6 and is_a(value, dict) and not is_python(lookup(type(value), "__repr__")):
             for key, each in value.items():
                 self._must_be_spelled(key, depth + 1)
                 self._must_be_spelled(each, depth + 1)
-        elif isinstance(value, BaseException) and not is_python(lookup(type(value), "__str__")):
+        elif is_a(value, BaseException) and not is_python(lookup(type(value), "__str__")):
             for each in value.args:
                 self._must_be_spelled(each, depth + 1)
-        elif not isinstance(value, type):
+        elif not is_a(value, type):
             raise Break(f"the text of a {type(value).__qualname__}")
 
     def _hash(self, value: Any) -> Any:
@@ -246,7 +243,7 @@ class Builtins(Natives):
         first = frame.code.co_varnames[0]
         held = frame.cells.get(first)
         found = frame.locals.get(first, ABSENT if held is None else cell_content(held))
-        if not isinstance(defined_in, type) or found is ABSENT:
+        if not is_a(defined_in, type) or found is ABSENT:
             raise Break("super() in a method whose class or first argument is gone")
         me = self.outside.settle(found)
         if type(found) is Untouched:
@@ -257,7 +254,7 @@ class Builtins(Natives):
         return self.truth(args[0]) if args else False
 
     def _number(self, kind: type, *args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], torch.Tensor):
+        if args and is_a(args[0], torch.Tensor):
             raise Break(f"{kind.__name__}() of a tensor depends on the data", torch_calls.advice_for("item"))
         if args and type(args[0]) is Symbolic and kind is int and len(args) == 1:
             return args[0]
@@ -286,7 +283,7 @@ class Builtins(Natives):
     def _collection(self, kind: type, *args: Any, **kwargs: Any) -> Any:
         """list(), tuple(), set(), frozenset(), deque()."""
         counts = kind in (list, tuple)
-        args = tuple(self.native_iterable(each, counts=counts) if not isinstance(each, int) else each for each in args)
+        args = tuple(self.native_iterable(each, counts=counts) if not is_a(each, int) else each for each in args)
         if kind in (set, frozenset) and args and not all(map(self._is_plain_key, args[0])):
             raise Break("a set of what has a hash of its own")
         return self.native(kind, *args, **kwargs)
@@ -304,8 +301,8 @@ class Builtins(Natives):
         return self._collection(frozenset, *args)
 
     def _dict(self, /, *args: Any, **kwargs: Any) -> Any:
-        is_own = not (args and isinstance(args[0], dict)) or is_python(lookup(type(args[0]), "__iter__"))
-        if args and is_own and (isinstance(args[0], dict) or is_python(lookup(type(args[0]), "keys"))):
+        is_own = not (args and is_a(args[0], dict)) or is_python(lookup(type(args[0]), "__iter__"))
+        if args and is_own and (is_a(args[0], dict) or is_python(lookup(type(args[0]), "keys"))):
             keys = self.items(self.call_now(self.attr_now(args[0], "keys")))
             made = {key: self.subscript_now(args[0], key) for key in keys}
             return {**made, **kwargs}
@@ -340,7 +337,7 @@ class Builtins(Natives):
         found = self._method(value, "__reversed__")
         if is_python(found):
             return self.call(found, [value], {})
-        if isinstance(value, torch.Tensor) or is_python(lookup(type(value), "__len__")):
+        if is_a(value, torch.Tensor) or is_python(lookup(type(value), "__len__")):
             raise Break(f"reversed() of a {type(value).__qualname__}")
         self.view(value)
         self.outside.shallow(value)
@@ -404,7 +401,7 @@ class Builtins(Natives):
 
     def _must_be_data(self, value: Any, what: str, *, most: int = 20, depth: int = 0) -> None:
         """Breaks unless a value is made of constants, containers and plain objects. All that it holds is guarded."""
-        if is_constant(value) or isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        if is_constant(value) or is_a(value, (type, FunctionType, BuiltinFunctionType)):
             return
         if depth >= most:
             if most > 1:
@@ -413,7 +410,7 @@ class Builtins(Natives):
         kind = type(value)
         if kind in (list, tuple, dict, set, frozenset, collections.OrderedDict):
             self.outside.shallow(value)
-            inside = [*value.values(), *value.keys()] if isinstance(value, dict) else list(value)
+            inside = [*value.values(), *value.keys()] if is_a(value, dict) else list(value)
         else:
             self._must_be_copied_plainly(value, what)
             self.outside.all_attributes(value)
@@ -424,13 +421,13 @@ class Builtins(Natives):
     def _must_be_copied_plainly(self, value: Any, what: str) -> None:
         kind = type(value)
         plain = all(lookup(kind, name) in (ABSENT, lookup(object, name)) for name in _COPYING)
-        if not plain or attributes_of(value) is None or slots_of(kind) or isinstance(value, torch.Tensor):
+        if not plain or attributes_of(value) is None or slots_of(kind) or is_a(value, torch.Tensor):
             raise Break(f"{what} of {a_(kind)}")
         for name in _COPYING:
             self.outside.class_attribute(kind, name, lookup(kind, name))
 
     def _is_generator(self, value: Any) -> bool:
-        return isinstance(value, (Generator, types.GeneratorType))
+        return is_a(value, (Generator, types.GeneratorType))
 
     def _partial(self, /, *args: Any, **kwargs: Any) -> Any:
         make: Any = functools.partial

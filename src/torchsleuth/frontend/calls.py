@@ -36,6 +36,7 @@ from torchsleuth.frontend.builtin_calls import CLASSES, FUNCTIONS, Builtins
 from torchsleuth.frontend.frames import ABSENT, PUSH, Frame, Instead
 from torchsleuth.frontend.guards import Source
 from torchsleuth.frontend.iterating import a_
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import MOST_FRAMES, PUSHED, Break
 from torchsleuth.frontend.moving import note
 from torchsleuth.frontend.natives import HARMLESS_CLASSES, HARMLESS_MODULES, NATIVE_PYTHON
@@ -122,9 +123,9 @@ class Calls(Builtins):
                 break
         if kind is FunctionType:
             return self._call_python(function, args, kwargs)
-        if isinstance(function, type):
+        if is_a(function, type):
             return self.construct(function, self._settled(args), self._settled_values(kwargs))
-        if isinstance(function, NATIVE_KINDS):
+        if is_a(function, NATIVE_KINDS):
             return self._call_native(function, args, kwargs)
         return self._call_object(function, args, kwargs)
 
@@ -169,7 +170,7 @@ class Calls(Builtins):
 
     def _call_object(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         kind = type(function)
-        if isinstance(function, torch_compat.operator_kinds()):
+        if is_a(function, torch_compat.operator_kinds()):
             return self.call_torch(function, self._settled(args), self._settled_values(kwargs))
         if kind is functools._lru_cache_wrapper:
             return self._call_cached(function, self._settled(args), self._settled_values(kwargs))
@@ -179,14 +180,14 @@ class Calls(Builtins):
         if torch_compat.is_compiled_module(function):
             name = type(torch_compat.plain_function(function)).__qualname__
             raise Break(f"a {name} is compiled by torch.compile", _ADVICE["torch.compile"])
-        if isinstance(function, torch.nn.Module) and found is torch.nn.Module.__call__:
+        if is_a(function, torch.nn.Module) and found is torch.nn.Module.__call__:
             return self._call_module(function, args, kwargs)
         if is_python(found):
             self.outside.class_attribute(kind, "__call__", found)
             return self.call(found, [function, *args], kwargs)
         if kind in (operator.attrgetter, operator.itemgetter, operator.methodcaller):
             return self._call_getter(function, self._settled(args))
-        if isinstance(found, (staticmethod, classmethod)):
+        if is_a(found, (staticmethod, classmethod)):
             return self.call(found.__get__(function, kind), args, kwargs)
         if found is ABSENT:
             self.outside.class_attribute(kind, "__call__", ABSENT)
@@ -366,7 +367,7 @@ class Calls(Builtins):
         if is_python(of_kind):
             return self.push_frame(of_kind, [kind, *args], kwargs)
         new, init = lookup(kind, "__new__"), torch_compat.plain_init(lookup(kind, "__init__"))
-        if isinstance(new, (staticmethod, classmethod)):
+        if is_a(new, (staticmethod, classmethod)):
             new = new.__func__
         python_new, python_init = is_python(new), is_python(init)
         if (type(new) is FunctionType and not python_new) or (type(init) is FunctionType and not python_init):
@@ -388,7 +389,7 @@ class Calls(Builtins):
                 args = [self._for_native(self.native_iterable(each) if self._is_lazy(each) else each) for each in args]
                 kwargs = {name: self._for_native(each) for name, each in kwargs.items()}
             made = self.native(new, kind, *args, **kwargs)
-        if not isinstance(made, kind):
+        if not is_a(made, kind):
             return made
         if python_init:
             return self.push_frame(init, [made, *args], kwargs, Instead(made, must_be_none=True))
@@ -434,15 +435,15 @@ class Calls(Builtins):
             return self.call_torch(function, args, kwargs)
         name = function.__name__
         owner = getattr(function, "__self__", None)
-        if isinstance(owner, ModuleType) or type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+        if is_a(owner, ModuleType) or type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):
             owner = None
         if owner is None and args and type(function) in (types.MethodDescriptorType, types.WrapperDescriptorType):
-            if not isinstance(args[0], function.__objclass__):
+            if not is_a(args[0], function.__objclass__):
                 return self.native(function, *args, **kwargs)
             return self._native_method(args[0], name, args[1:], kwargs, function)
-        if owner is not None and not isinstance(owner, type):
+        if owner is not None and not is_a(owner, type):
             return self._native_method(owner, name, args, kwargs, function)
-        if torch_calls.is_torch(function) or (isinstance(owner, type) and torch_calls.is_torch(owner)):
+        if torch_calls.is_torch(function) or (is_a(owner, type) and torch_calls.is_torch(owner)):
             return self.call_torch(function, args, kwargs)
         return self._foreign(function, args, kwargs)
 

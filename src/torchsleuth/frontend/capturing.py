@@ -362,14 +362,15 @@ class Captured:
                 self.natives += 1
                 frames, stop = unflatten(point.layout, live), None
             else:
-                if point.segments:
-                    self.misses.append(point.segments[-1].explain(live))
-                point.recorded += 1
-                self.recordings += 1
                 machine = Interpreter(self, dynamic=self.dynamic)
                 machine.entry = entry
-                machine.frames = unflatten(point.layout, machine.outside.arrive(point.layout, live))
-                machine.began_with = [each.generator for each in machine.frames if each.generator is not None]
+                try:
+                    self._begin_recording(point, live, machine)
+                except Exception as fault:  # noqa: BLE001 - a bug of ours: the call goes on natively
+                    machine.frames = unflatten(point.layout, live)
+                    self._crash(machine, fault, entry)
+                    live.clear()
+                    return _Done(finish(machine.frames))
                 with machine.recorder.auditor:
                     stop = machine.record()
                 try:
@@ -401,6 +402,15 @@ class Captured:
             return _Done(finish(frames))
         layout, values = flatten(frames)  # spoiled: the segment is lost, the next one begins here
         return self._point(layout), [plain(each) for each in values]
+
+    def _begin_recording(self, point: Point, live: list[Any], machine: Machine) -> None:
+        """The frames of a point, with these values, for a machine."""
+        if point.segments:
+            self.misses.append(point.segments[-1].explain(live))
+        point.recorded += 1
+        self.recordings += 1
+        machine.frames = unflatten(point.layout, machine.outside.arrive(point.layout, live))
+        machine.began_with = [each.generator for each in machine.frames if each.generator is not None]
 
     def _goes_round(self, point: Point, machine: Machine) -> bool:
         """Whether a segment is one turn of a loop that nothing else breaks.
@@ -500,7 +510,7 @@ class Captured:
             self.breaks.append(found)
 
     def _crash(self, machine: Machine, fault: BaseException, entry: Entry) -> None:
-        self.crashes.append(Crash.of(machine.frames, fault, entry, self.records))
+        self.crashes.append(Crash.of(machine.frames, fault, entry, self.records, self.crashes))
 
     # What happens inside of a call that a handler waits for.
 

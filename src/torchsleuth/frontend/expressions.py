@@ -20,6 +20,7 @@ from torchsleuth.frontend.calls import Calls
 from torchsleuth.frontend.frames import ABSENT, DISCARD, Frame, Generator
 from torchsleuth.frontend.guards import identity, is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, ITERATORS, VIEWS
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import PUSHED, Break
 from torchsleuth.frontend.operations import BINARY, BINARY_FUNCTIONS, COMPARE
 from torchsleuth.frontend.outside import lookup
@@ -40,7 +41,7 @@ class Expressions(Calls):
     def _unary(self, frame: Frame, name: str) -> None:
         value = frame.stack.pop()
         function = getattr(operator, name)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             frame.stack.append(self.torch_call(function, False, (value,), {}))
             return
         if type(value) is Symbolic:
@@ -70,7 +71,7 @@ class Expressions(Calls):
         kind = type(value)
         if is_constant(value) or kind is Symbolic or kind is Generator or kind in ITERATORS or kind in VIEWS:
             return
-        if isinstance(value, (*CONTAINERS, BaseException, type)) or kind.__flags__ & (1 << 9):
+        if is_a(value, (*CONTAINERS, BaseException, type)) or kind.__flags__ & (1 << 9):
             return
         if kind in (bytearray, memoryview) or kind.__module__ not in ("builtins", "collections", "types", "torch"):
             raise Break(f"an operator of a {kind.__module__}.{kind.__qualname__}")
@@ -83,11 +84,11 @@ class Expressions(Calls):
         if kinds[0] in SIMPLE and kinds[1] in SIMPLE:
             stack.append(self.look(function, left, right))
             return
-        has_tensor = isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor)
-        if has_tensor and not self._has_python_operator(right if isinstance(left, torch.Tensor) else left):
-            if not isinstance(left, (torch.Tensor, *_NUMBERS)):
+        has_tensor = is_a(left, torch.Tensor) or is_a(right, torch.Tensor)
+        if has_tensor and not self._has_python_operator(right if is_a(left, torch.Tensor) else left):
+            if not is_a(left, (torch.Tensor, *_NUMBERS)):
                 raise Break(f"an operator of a {kinds[0].__qualname__} and a tensor")
-            if not isinstance(left, torch.Tensor):
+            if not is_a(left, torch.Tensor):
                 function = BINARY_FUNCTIONS[instruction.arg % len(BINARY)]  # a number can't be changed in place
             stack.append(self.torch_call(function, False, (left, right), {}))
             return
@@ -100,7 +101,7 @@ class Expressions(Calls):
         self.push(frame, self._binary(function, instruction.arg, left, right))
 
     def _has_python_operator(self, value: Any) -> bool:
-        return not isinstance(value, (torch.Tensor, Symbolic)) and any(
+        return not is_a(value, (torch.Tensor, Symbolic)) and any(
             is_python(lookup(type(value), name))
             for name in (
                 "__add__",
@@ -124,7 +125,7 @@ class Expressions(Calls):
         theirs = (right, swapped, left)
         if (
             type(right) is not type(left)
-            and isinstance(right, type(left))
+            and is_a(right, type(left))
             and lookup(type(right), swapped) is not lookup(type(left), swapped)
         ):
             candidates.insert(len(candidates) - 1, theirs)
@@ -141,7 +142,7 @@ class Expressions(Calls):
             self.outside.class_attribute(type(owner), method, found)
             if is_python(found):
                 result = self.call_now(found, owner, other)
-            elif isinstance(owner, torch.Tensor):
+            elif is_a(owner, torch.Tensor):
                 continue
             else:
                 self._for_native(owner)
@@ -159,22 +160,22 @@ class Expressions(Calls):
     def _native_binary(self, function: Any, left: Any, right: Any) -> Any:
         for each in (left, right):
             self._must_be_known(each)
-            if isinstance(each, (dict, set)) or type(each) in VIEWS:
+            if is_a(each, (dict, set)) or type(each) in VIEWS:
                 for inside in each:
                     if not self._is_plain_key(inside):
                         raise Break("an operator of a set or a dict whose keys have a hash of their own")
         in_place = function in BINARY_FUNCTIONS[len(BINARY) :]
-        if in_place and isinstance(left, list) and function is operator.iadd:
-            right = self.native_iterable(right, counts=isinstance(left, list))
+        if in_place and is_a(left, list) and function is operator.iadd:
+            right = self.native_iterable(right, counts=is_a(left, list))
             return self.native(function, left, right)
-        if in_place and isinstance(left, dict):
+        if in_place and is_a(left, dict):
             self.outside.shallow(right)
             self._updates(left, [right], {})
             return self.native(function, left, right)
-        if isinstance(left, (list, tuple)) and function in (operator.add, operator.mul, operator.iadd, operator.imul):
+        if is_a(left, (list, tuple)) and function in (operator.add, operator.mul, operator.iadd, operator.imul):
             self.outside.shallow(left)
             self.outside.shallow(right)
-            return self.native(function, left, right if isinstance(right, (list, tuple)) else made_plain(right))
+            return self.native(function, left, right if is_a(right, (list, tuple)) else made_plain(right))
         left, right = self._for_native(left), self._for_native(right)
         return self.native(function, left, right)
 
@@ -184,18 +185,16 @@ class Expressions(Calls):
         name = COMPARE[instruction.value]
         function = getattr(operator, name)
         if Symbolic in (type(left), type(right)):
-            if isinstance(left, int) and isinstance(right, int):
+            if is_a(left, int) and is_a(right, int):
                 stack.append(self.look(function, left, right))
                 return
-            if not (isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor)):
+            if not (is_a(left, torch.Tensor) or is_a(right, torch.Tensor)):
                 left, right = made_plain(left), made_plain(right)
         if type(left) in SIMPLE and type(right) in SIMPLE:
             stack.append(self.look(function, left, right))
-        elif isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-            if not (isinstance(left, (torch.Tensor, *_NUMBERS)) and isinstance(right, (torch.Tensor, *_NUMBERS))):
-                if name in ("eq", "ne") and (
-                    left is None or right is None or isinstance(left, str) or isinstance(right, str)
-                ):
+        elif is_a(left, torch.Tensor) or is_a(right, torch.Tensor):
+            if not (is_a(left, (torch.Tensor, *_NUMBERS)) and is_a(right, (torch.Tensor, *_NUMBERS))):
+                if name in ("eq", "ne") and (left is None or right is None or is_a(left, str) or is_a(right, str)):
                     stack.append(name == "ne")
                     return
                 raise Break("a comparison of a tensor with what is none")
@@ -206,7 +205,7 @@ class Expressions(Calls):
     def _compare(self, name: str, function: Any, left: Any, right: Any) -> Any:
         mine, theirs = f"__{name}__", f"__{_SWAPPED[name]}__"
         pairs = [(left, mine, right), (right, theirs, left)]
-        if type(left) is not type(right) and isinstance(right, type(left)):
+        if type(left) is not type(right) and is_a(right, type(left)):
             pairs.reverse()
         python = [is_python(lookup(type(owner), method)) for owner, method, _ in pairs]
         if name == "ne":
@@ -243,11 +242,7 @@ class Expressions(Calls):
     def _native_compare(self, function: Any, left: Any, right: Any) -> Any:
         self._must_be_known(left)
         self._must_be_known(right)
-        if (
-            (isinstance(left, CONTAINERS) and isinstance(right, CONTAINERS))
-            or type(left) in VIEWS
-            or type(right) in VIEWS
-        ):
+        if (is_a(left, CONTAINERS) and is_a(right, CONTAINERS)) or type(left) in VIEWS or type(right) in VIEWS:
             self._must_compare_natively(left)
             self._must_compare_natively(right)
             left, right = self._for_native(left), self._for_native(right)
@@ -256,7 +251,7 @@ class Expressions(Calls):
             for each in (left, right):
                 if is_constant(each):
                     continue
-                if isinstance(each, CONTAINERS):
+                if is_a(each, CONTAINERS):
                     self.outside.length(each)
                 elif lookup(type(each), "__eq__") is not object.__eq__:
                     self._must_be_seen_into(each)
@@ -268,11 +263,11 @@ class Expressions(Calls):
         if is_constant(value) or type(value) is Symbolic or depth > 8:
             return
         inside: Any = ()
-        if isinstance(value, dict):
+        if is_a(value, dict):
             inside = [*value.keys(), *value.values()]
-        elif isinstance(value, (list, tuple, set, frozenset, *VIEWS)):
-            inside = [*value]  # type: ignore[misc]
-        elif isinstance(value, torch.Tensor):
+        elif is_a(value, (list, tuple, set, frozenset, *VIEWS)):
+            inside = [*value]
+        elif is_a(value, torch.Tensor):
             raise Break("a comparison of containers compares tensors")
         elif is_python(lookup(type(value), "__eq__")):
             raise Break(f"a comparison of containers compares objects of the class {type(value).__qualname__}")
@@ -295,16 +290,16 @@ class Expressions(Calls):
 
     def _contains(self, container: Any, value: Any) -> bool:
         found = lookup(type(container), "__contains__")
-        if isinstance(container, torch.Tensor):
+        if is_a(container, torch.Tensor):
             raise Break("whether a tensor contains something depends on the data")
         if is_python(found):
             self.outside.class_attribute(type(container), "__contains__", found)
             return self.truth(self.call_now(found, container, value))
-        if isinstance(container, dict) and self._is_plain_key(value):
+        if is_a(container, dict) and self._is_plain_key(value):
             value = made_plain(value)
             self.outside.key(container, value)
             return bool(self.look(operator.contains, container, value))
-        if isinstance(container, (set, frozenset)) and self._is_plain_key(value):
+        if is_a(container, (set, frozenset)) and self._is_plain_key(value):
             value = made_plain(value)
             self.outside.membership(container, value)
             return bool(self.look(operator.contains, container, value))
@@ -312,13 +307,13 @@ class Expressions(Calls):
             return bool(self.look(operator.contains, container, value))
         if found is ABSENT and all(lookup(type(container), name) is ABSENT for name in ("__iter__", "__getitem__")):
             return bool(self.raises(TypeError(f"argument of type '{type(container).__name__}' is not iterable")))
-        if isinstance(container, (list, tuple)) and type(container) not in (list, tuple):
-            base: Any = list if isinstance(container, list) else tuple
+        if is_a(container, (list, tuple)) and type(container) not in (list, tuple):
+            base: Any = list if is_a(container, list) else tuple
             self.outside.shallow(container)
             container = [*base.__iter__(container)]  # whatever it gives if it is iterated over
         if (
             found is ABSENT
-            or isinstance(container, (list, tuple))
+            or is_a(container, (list, tuple))
             or type(container) in VIEWS
             or type(container) in ITERATORS
         ):
@@ -334,25 +329,25 @@ class Expressions(Calls):
 
     def subscript(self, owner: Any, index: Any) -> Any:
         """`owner[index]`, or `PUSHED`."""
-        if isinstance(owner, torch.Tensor):
+        if is_a(owner, torch.Tensor):
             return self.torch_call(operator.getitem, False, (owner, index), {})
         found = lookup(type(owner), "__getitem__")
         if is_python(found):
             self.outside.class_attribute(type(owner), "__getitem__", found)
             return self.call(found, [owner, index], {})
-        if isinstance(owner, type):
+        if is_a(owner, type):
             return self.look(operator.getitem, owner, index)
-        if isinstance(owner, dict):
+        if is_a(owner, dict):
             return self._dict_item(owner, index)
-        if isinstance(owner, (list, tuple, collections.deque)):
-            if isinstance(index, torch.Tensor):
+        if is_a(owner, (list, tuple, collections.deque)):
+            if is_a(index, torch.Tensor):
                 return self._by_tensor(owner, index)
             index = made_plain(index)
             if type(index) is int:
                 self.outside.item(owner, index)
             elif type(index) is slice:
                 self.outside.shallow(owner)
-            elif not isinstance(index, int) and is_python(lookup(type(index), "__index__")):
+            elif not is_a(index, int) and is_python(lookup(type(index), "__index__")):
                 self.outside.class_attribute(type(index), "__index__", lookup(type(index), "__index__"))
                 answer = self.call_now(lookup(type(index), "__index__"), index)
                 index = self.look(operator.index, answering("__index__", answer))
@@ -381,11 +376,11 @@ class Expressions(Calls):
             self.outside.class_attribute(type(owner), "__missing__", missing)
             if is_python(missing):
                 return self.call(missing, [owner, key], {})
-            factory = getattr(owner, "default_factory", None) if isinstance(owner, collections.defaultdict) else None
-            if isinstance(owner, collections.defaultdict):
+            factory = getattr(owner, "default_factory", None) if is_a(owner, collections.defaultdict) else None
+            if is_a(owner, collections.defaultdict):
                 self.outside.field(owner, "default_factory", factory)
             if factory is not None and not (
-                isinstance(factory, type) and factory in (list, dict, set, int, float, str, tuple, bool)
+                is_a(factory, type) and factory in (list, dict, set, int, float, str, tuple, bool)
             ):
                 self.outside.writes(owner)
                 value = owner[key] = self.call_now(factory)
@@ -397,7 +392,7 @@ class Expressions(Calls):
         self._store(owner, index, value)
 
     def _store(self, owner: Any, index: Any, value: Any) -> None:
-        if isinstance(owner, torch.Tensor):
+        if is_a(owner, torch.Tensor):
             self.torch_call(operator.setitem, False, (owner, index, value), {})
             return
         found = lookup(type(owner), "__setitem__")
@@ -406,22 +401,22 @@ class Expressions(Calls):
             self.push_frame(found, [owner, index, value], {}, DISCARD)
             return
         self._changed_at(owner, index)
-        if isinstance(owner, dict):
+        if is_a(owner, dict):
             self.outside.wrote(owner, made_plain(index))
-        elif type(index) is int and isinstance(owner, (list, collections.deque)):
+        elif type(index) is int and is_a(owner, (list, collections.deque)):
             self.outside.wrote(owner, index % len(owner) if owner else index)
         else:
             self.outside.shallow(owner)
-        if isinstance(owner, list) and type(index) is slice:
+        if is_a(owner, list) and type(index) is slice:
             value = self.native_iterable(value)
         self.native(operator.setitem, owner, made_plain(index), value)
 
     def _changed_at(self, owner: Any, index: Any) -> None:
-        if isinstance(owner, dict):
+        if is_a(owner, dict):
             if not self._is_plain_key(index):
                 raise Break(f"a key of a dict is a {type(index).__qualname__}")
-        elif isinstance(owner, (list, collections.deque)):
-            if isinstance(index, torch.Tensor):
+        elif is_a(owner, (list, collections.deque)):
+            if is_a(index, torch.Tensor):
                 raise Break("a list is indexed by the value of a tensor")
             self.outside.length(owner)
         elif self.outside.source(owner) is not None or type(owner).__module__ != "builtins":
@@ -435,7 +430,7 @@ class Expressions(Calls):
             self.push_frame(found, [owner, index], {}, DISCARD)
             return
         self._changed_at(owner, index)
-        if isinstance(owner, dict):
+        if is_a(owner, dict):
             index = made_plain(index)
             self.outside.key(owner, index)
         self.native(operator.delitem, owner, made_plain(index))
@@ -467,7 +462,7 @@ _COMPARED: Final = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 def _is_of_sequence(candidate: tuple[Any, str, Any]) -> bool:
     """Whether it is what native sequences have for `+` and `*`: CPython asks them after all that is for numbers."""
     owner, method, _ = candidate
-    return isinstance(owner, _SEQUENCES) and not is_python(lookup(type(owner), method))
+    return is_a(owner, _SEQUENCES) and not is_python(lookup(type(owner), method))
 
 
 _SEQUENCES: Final = (list, tuple, str, bytes, bytearray, collections.deque)

@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from torchsleuth.frontend.kinds import is_a
+
 MISS: Final = object()
 """What a segment returns if one of its guards does not hold."""
 
@@ -92,7 +94,7 @@ class Guards:
         """What lies at `code` is a constant: the same one, of the same type."""
         kind = type(value)
         said = f"{words} is {_shown(value)}"
-        if kind in _SINGLETONS or isinstance(value, (enum.Enum, *_TORCH_SINGLETONS)):
+        if kind in _SINGLETONS or is_a(value, (enum.Enum, *_TORCH_SINGLETONS)):
             self.check(f"{code} is {self.literal(value)}", said, code)
         elif kind in (int, str, bytes):
             self.check(f"type(v := {code}) is {kind.__name__} and v == {value!r}", said, code)
@@ -113,7 +115,7 @@ class Guards:
 def is_constant(value: Any, depth: int = 0) -> bool:
     """Whether a value is known wholly by its type and its content, and has neither state nor identity of its own."""
     kind = type(value)
-    if any(kind is each for each in _ATOMS) or isinstance(value, (*_TORCH_SINGLETONS, torch.device)):
+    if any(kind is each for each in _ATOMS) or is_numpy_scalar(kind) or is_a(value, (*_TORCH_SINGLETONS, torch.device)):
         return True
     if kind in (tuple, frozenset, torch.Size):
         return len(value) <= _MANY and depth < 8 and all(is_constant(each, depth + 1) for each in value)
@@ -121,13 +123,20 @@ def is_constant(value: Any, depth: int = 0) -> bool:
         return True
     if kind is slice:
         return all(is_constant(each, depth + 1) for each in (value.start, value.stop, value.step))
-    return isinstance(value, enum.Enum)
+    return is_a(value, enum.Enum)
+
+
+def is_numpy_scalar(kind: type) -> bool:
+    """Whether it is the class of single numbers of numpy's, or of its booleans. (This does not import numpy.)"""
+    return kind.__module__ == "numpy" and any(each.__name__ in ("number", "bool", "bool_") for each in kind.__mro__)
 
 
 def exactly(found: Any, value: Any) -> bool:
     """Whether two constants are the same: of one type, equal, and NaN and the sign of zero count."""
     if type(found) is not type(value):
         return False
+    if is_numpy_scalar(type(value)):
+        return bool(found.tobytes() == value.tobytes())
     if type(value) is float:
         return repr(found) == repr(value)
     if type(value) is complex:
@@ -150,6 +159,8 @@ def identity(value: Any) -> Any:
         return id(value)
     if kind in (float, complex):
         return kind, repr(value)
+    if is_numpy_scalar(kind):
+        return kind, value.tobytes()
     if kind in (tuple, frozenset, torch.Size):
         return kind, tuple(map(identity, value))
     if kind is range:
@@ -194,6 +205,6 @@ def _shown(value: Any) -> str:
     if is_constant(value):
         text = repr(value)
         return text if len(text) <= 60 else text[:57] + "..."
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return "a tensor"
     return f"a {type(value).__qualname__}"

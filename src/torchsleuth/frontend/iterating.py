@@ -21,6 +21,7 @@ import torch
 from torchsleuth.frontend.attributes import Attributes, is_python
 from torchsleuth.frontend.frames import ABSENT, ITERATE, Generator
 from torchsleuth.frontend.guards import Source
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.outside import lookup
 from torchsleuth.frontend.positions import POSITIONED, can_be_told, parts
@@ -75,7 +76,7 @@ class Iterating(Attributes):
         kind = type(value)
         if kind is Generator or kind in ITERATORS:
             return value
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return iter(self.unbound(value))
         begin = lookup(kind, "__iter__")
         if is_python(begin):
@@ -86,7 +87,7 @@ class Iterating(Attributes):
         if (
             kind in CONTAINERS
             or kind in VIEWS
-            or isinstance(value, (list, tuple, dict, set, frozenset, collections.deque, str))
+            or is_a(value, (list, tuple, dict, set, frozenset, collections.deque, str))
         ):
             self.outside.shallow(value)
             self.view(value)
@@ -95,7 +96,7 @@ class Iterating(Attributes):
             return self.native(iter, value)
         if self.outside.is_ours(value) and kind.__module__ in ("enum", "builtins", "collections", "itertools"):
             return self.native(iter, value)
-        if isinstance(value, type):
+        if is_a(value, type):
             return self._over_class(value)
         raise Break(f"iterating over a {kind.__qualname__}")
 
@@ -131,7 +132,7 @@ class Iterating(Attributes):
         try:
             result = self.next_pushed(iterator, wait=True)
         except UserError as raised:
-            if isinstance(raised.error, StopIteration):
+            if is_a(raised.error, StopIteration):
                 return EXHAUSTED
             raise
         return result
@@ -217,7 +218,7 @@ class Iterating(Attributes):
 
     def comes_from_before(self, iterator: Any) -> bool:
         """Whether an iterator was there before the segment: then nobody knows what it holds."""
-        if isinstance(iterator, GeneratorType):
+        if is_a(iterator, GeneratorType):
             return True
         if type(iterator) not in ITERATORS:
             return False
@@ -269,7 +270,7 @@ class Iterating(Attributes):
 
     def is_plain(self, value: Any) -> bool:
         """Whether it is a container of Python's own."""
-        return type(value) in CONTAINERS or type(value) in VIEWS or isinstance(value, torch.Tensor)
+        return type(value) in CONTAINERS or type(value) in VIEWS or is_a(value, torch.Tensor)
 
     def iterate_now(self, value: Any) -> Any:
         base = len(self.frames)
@@ -285,11 +286,10 @@ class Iterating(Attributes):
 
     def native_iterable(self, value: Any, *, counts: bool = False) -> Any:
         """The same values for native code to iterate over: a list, if Python code has to run for them."""
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return self.unbound(value)
         if type(value) in CONTAINERS or (
-            isinstance(value, (list, tuple, dict, set, frozenset, str))
-            and not is_python(lookup(type(value), "__iter__"))
+            is_a(value, (list, tuple, dict, set, frozenset, str)) and not is_python(lookup(type(value), "__iter__"))
         ):
             self.outside.shallow(value)
             return value
@@ -313,7 +313,7 @@ def dict_of(view: Any) -> dict[Any, Any]:
     """The dict that a view shows."""
     import gc
 
-    return next(each for each in gc.get_referents(view) if isinstance(each, dict))
+    return next(each for each in gc.get_referents(view) if is_a(each, dict))
 
 
 def _by_index(value: Any) -> Any:

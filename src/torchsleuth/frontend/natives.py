@@ -25,6 +25,7 @@ from torchsleuth.frontend.attributes import HIDDEN_STATE, is_python
 from torchsleuth.frontend.frames import PUSH, Generator, Instead
 from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, EXHAUSTED, ITERATORS, VIEWS, a_
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.operators import Operators
 from torchsleuth.frontend.outside import EVERYTHING, lookup, native_base
@@ -106,7 +107,7 @@ _OF_TENSORS: Final[dict[Any, Callable[..., Any]]] = {
 class Natives(Operators):
     def _for_native(self, value: Any) -> Any:
         """An argument of native code that reads it: all of it is guarded, and what is symbolic becomes plain."""
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             self.recorder.knows_kind(value)
             return value
         if has_symbolic(value):
@@ -135,11 +136,11 @@ class Natives(Operators):
             ):
                 owner = native_base(owner)
                 module = owner.__module__
-        if function in _OF_TENSORS and any(isinstance(each, torch.Tensor) for each in args) and not kwargs:
+        if function in _OF_TENSORS and any(is_a(each, torch.Tensor) for each in args) and not kwargs:
             return self._operator(_OF_TENSORS[function], args)
         if module not in HARMLESS_MODULES and function not in NATIVE_PYTHON:
             raise Break(f"the native function {module}.{function.__qualname__} is not known to be free of hidden state")
-        if function.__name__ == "fromkeys" or isinstance(owner, type):
+        if function.__name__ == "fromkeys" or is_a(owner, type):
             args = [self.native_iterable(each) if self._is_lazy(each) else each for each in args]
         if any(type(each) is FunctionType for each in (*args, *kwargs.values())) and function not in NATIVE_PYTHON:
             raise Break(f"the native function {function.__qualname__} calls back")
@@ -165,7 +166,7 @@ class Natives(Operators):
 
     def _native_method(self, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any], function: Any) -> Any:
         """A method of a native class."""
-        if isinstance(owner, torch.Tensor):
+        if is_a(owner, torch.Tensor):
             return self._tensor_method(owner, name, args, kwargs)
         kind = type(owner)
         if kind is Generator:
@@ -174,22 +175,20 @@ class Natives(Operators):
             return self._of_object(owner, name, args, kwargs, function)
         if name in ("__enter__", "__exit__"):
             raise Break(f"with a {kind.__module__}.{kind.__qualname__}")
-        base = next((each for each in (list, dict, set, collections.deque) if isinstance(owner, each)), None)
+        base = next((each for each in (list, dict, set, collections.deque) if is_a(owner, each)), None)
         if base is not None:
             return self._container_method(base, owner, name, args, kwargs, function)
         if kind is torch.Size and name == "numel":
             return product(owner)
-        if isinstance(owner, (tuple, list)) and name == "index":
+        if is_a(owner, (tuple, list)) and name == "index":
             return self._index(owner, args)
-        if isinstance(owner, ContextVar):
+        if is_a(owner, ContextVar):
             return self._context_variable(owner, name, args, function)
-        if name == "join" and isinstance(owner, (str, bytes)) and len(args) == 1:
+        if name == "join" and is_a(owner, (str, bytes)) and len(args) == 1:
             return self.look(owner.join, self._for_native(self.native_iterable(args[0])))
         if kind in ITERATORS:
             return self._iterator_method(owner, name, args, function)
-        known = is_constant(owner) or isinstance(
-            owner, (tuple, frozenset, *VIEWS, BaseException, types.MappingProxyType)
-        )
+        known = is_constant(owner) or is_a(owner, (tuple, frozenset, *VIEWS, BaseException, types.MappingProxyType))
         if type(function) is types.MethodWrapperType and name in (
             "__eq__",
             "__ne__",
@@ -228,12 +227,12 @@ class Natives(Operators):
             return result
         if name == "__delattr__":
             return self.delete_attr(owner, args[0])
-        if (name == "__init__" and isinstance(owner, (list, dict, set, BaseException))) or name in (
+        if (name == "__init__" and is_a(owner, (list, dict, set, BaseException))) or name in (
             "__init__",
             "__init_subclass__",
         ):
             self.outside.writes(owner)
-            counts = isinstance(owner, list)
+            counts = is_a(owner, list)
             args = [
                 self._for_native(self.native_iterable(each, counts=counts) if self._is_lazy(each) else each)
                 for each in args
@@ -246,11 +245,11 @@ class Natives(Operators):
         self, base: Any, owner: Any, name: str, args: list[Any], kwargs: dict[str, Any], function: Any
     ) -> Any:
         outside = self.outside
-        reorders = isinstance(owner, collections.OrderedDict) and name in ("move_to_end", "popitem")
+        reorders = is_a(owner, collections.OrderedDict) and name in ("move_to_end", "popitem")
         if reorders and outside.source(owner) is not None:
             raise Break(f"OrderedDict.{name}() of something from before the graph")
         if (base is dict and name in ("keys", "values", "items", "copy", "popitem", "__iter__", "__reversed__")) or (
-            isinstance(owner, collections.deque) and owner.maxlen is not None
+            is_a(owner, collections.deque) and owner.maxlen is not None
         ):
             outside.shallow(owner)
         elif name not in _READS_NOTHING[base]:
@@ -322,7 +321,7 @@ class Natives(Operators):
     def _updates(self, owner: dict[Any, Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """A dict gets what others hold."""
         for each in args:
-            if isinstance(each, dict):
+            if is_a(each, dict):
                 for key in each:
                     self.outside.wrote(owner, key)
             else:
@@ -340,7 +339,7 @@ class Natives(Operators):
         if kind is tuple:
             return all(map(self._is_plain_key, key))
         return (
-            not isinstance(key, torch.Tensor)
+            not is_a(key, torch.Tensor)
             and not is_python(lookup(kind, "__hash__"))
             and not is_python(lookup(kind, "__eq__"))
         )
@@ -414,7 +413,7 @@ class Natives(Operators):
             what = "exceptions must be classes or instances deriving from BaseException, not "
             self.raises(TypeError(f"{what}{type(kind).__name__}"))
         error: BaseException
-        if isinstance(value, kind):
+        if is_a(value, kind):
             error = value
             return error
         error = self.call_now(kind) if value is None else self.call_now(kind, value)
@@ -461,7 +460,7 @@ class Natives(Operators):
         else:
             guards.is_object(again, result, words)
         if not is_constant(result):
-            if not isinstance(result, (FunctionType, type, ModuleType)):
+            if not is_a(result, (FunctionType, type, ModuleType)):
                 self.recorder.spoil(f"{function.__qualname__} has a cache, and its result is {a_(type(result))}")
             self.outside.root(result, f"a result of {function.__qualname__}")
         return result

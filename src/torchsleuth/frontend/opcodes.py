@@ -24,6 +24,7 @@ from torchsleuth.frontend.expressions import SIMPLE, Expressions
 from torchsleuth.frontend.frames import ABSENT, NULL, PUSH, SEND, Frame, Generator, Handled, Untouched, plain
 from torchsleuth.frontend.guards import is_constant
 from torchsleuth.frontend.iterating import EXHAUSTED, ITERATORS, VIEWS
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.moving import Operation, handled_now, jump, set_context
 from torchsleuth.frontend.operations import OPERATIONS, in_messages, looks_at_frame
@@ -98,7 +99,7 @@ class Interpreter(Expressions):
         elif instruction.name == "CALL_FUNCTION_EX":
             at = -2 - (instruction.arg & 1)
             function, args = frame.stack[at], frame.stack[at + 1]
-            if not isinstance(args, (tuple, list)):
+            if not is_a(args, (tuple, list)):
                 args = ()  # nobody has looked yet how many there are
         else:
             return False
@@ -164,7 +165,7 @@ class Interpreter(Expressions):
         if name in namespace:
             return namespace[name]
         found = namespace.get("__builtins__", builtins)
-        inside = found if isinstance(found, dict) else found.__dict__
+        inside = found if is_a(found, dict) else found.__dict__
         if name not in inside:
             self.raises(NameError(f"name '{name}' is not defined", name=name))
         self.outside.global_(inside, name)
@@ -344,7 +345,7 @@ class Interpreter(Expressions):
 
     def GET_YIELD_FROM_ITER(self, frame: Frame, instruction: Instruction) -> None:
         value = frame.stack.pop()
-        if type(value) is Generator or isinstance(value, types.GeneratorType):
+        if type(value) is Generator or is_a(value, types.GeneratorType):
             frame.stack.append(value)
         else:
             self.push(frame, self.iterate(value))
@@ -405,7 +406,7 @@ class Interpreter(Expressions):
         if type(value) is tuple or type(value) is list or type(value) is torch.Size:
             self.outside.shallow(value)
             found = list(value)
-        elif isinstance(value, torch.Tensor):
+        elif is_a(value, torch.Tensor):
             found = list(self.unbound(value))
         else:
             self._must_be_unpacked(value)
@@ -445,7 +446,7 @@ class Interpreter(Expressions):
         kind = type(value)
         if kind is bool or value is None:
             return bool(value)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             raise Break("a branch on the value of a tensor", torch_calls.advice_for("__bool__"))
         if kind in SIMPLE or kind is Symbolic:
             return bool(value)
@@ -574,7 +575,7 @@ class Interpreter(Expressions):
     def LIST_EXTEND(self, frame: Frame, instruction: Instruction) -> None:
         value = frame.stack.pop()
         if (
-            not isinstance(value, torch.Tensor)
+            not is_a(value, torch.Tensor)
             and lookup(type(value), "__iter__") is ABSENT
             and lookup(type(value), "__getitem__") is ABSENT
         ):
@@ -585,7 +586,7 @@ class Interpreter(Expressions):
     def SET_UPDATE(self, frame: Frame, instruction: Instruction) -> None:
         value = frame.stack.pop()
         target = frame.stack[-instruction.arg]
-        if isinstance(value, (list, tuple, set, frozenset, dict)):
+        if is_a(value, (list, tuple, set, frozenset, dict)):
             self._hashable(list(value))
         self.one_by_one(target.update, target.add, value, counts=False)
 
@@ -595,7 +596,7 @@ class Interpreter(Expressions):
 
     def DICT_UPDATE(self, frame: Frame, instruction: Instruction) -> None:
         value = frame.stack.pop()
-        if not isinstance(value, dict):
+        if not is_a(value, dict):
             if not is_python(lookup(type(value), "keys")):
                 raise Break(f"** of a {type(value).__qualname__}")
             value = self._dict(value)
@@ -605,7 +606,7 @@ class Interpreter(Expressions):
     def DICT_MERGE(self, frame: Frame, instruction: Instruction) -> None:
         value = frame.stack[-1]
         target = frame.stack[-1 - instruction.arg]
-        if not isinstance(value, dict):
+        if not is_a(value, dict):
             raise Break(f"** of a {type(value).__qualname__}")
         twice = next((key for key in value if key in target), None)
         if twice is not None:
@@ -625,7 +626,7 @@ class Interpreter(Expressions):
         conversion = flags & 3
         if conversion:
             value = self.call_now((str, str, repr, ascii)[conversion], value)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             raise Break("the text of a tensor", "print it outside, or print its shape")
         found = self._method(value, "__format__")
         if is_python(found):
@@ -704,7 +705,7 @@ class Interpreter(Expressions):
             try:
                 positional = self.attr_now(kind, "__match_args__")
             except UserError as raised:
-                if not isinstance(raised.error, AttributeError):
+                if not is_a(raised.error, AttributeError):
                     raise
                 positional = None
             if positional is None:
@@ -727,7 +728,7 @@ class Interpreter(Expressions):
             try:
                 found.append(self.attr_now(subject, name))
             except UserError as raised:
-                if not isinstance(raised.error, AttributeError):
+                if not is_a(raised.error, AttributeError):
                     raise
                 frame.stack.append(None)
                 return
@@ -766,8 +767,8 @@ class Interpreter(Expressions):
 
     def CHECK_EXC_MATCH(self, frame: Frame, instruction: Instruction) -> None:
         kinds = frame.stack.pop()
-        for each in kinds if isinstance(kinds, tuple) else (kinds,):
-            if not (isinstance(each, type) and issubclass(each, BaseException)):
+        for each in kinds if is_a(kinds, tuple) else (kinds,):
+            if not (is_a(each, type) and issubclass(each, BaseException)):
                 self.raises(TypeError("catching classes that do not inherit from BaseException is not allowed"))
         frame.stack.append(_is_of(frame.stack[-1], kinds))
 
@@ -775,12 +776,12 @@ class Interpreter(Expressions):
         kinds, error = frame.stack.pop(), frame.stack.pop()
         rest: Any
         if _is_of(error, kinds):
-            match = error if isinstance(error, GROUPS[0]) else GROUPS[1]("", (error,))
+            match = error if is_a(error, GROUPS[0]) else GROUPS[1]("", (error,))
             frame.stack += [None, match]
             frame.stack[-1] = match
             self._now_handled(frame, match)
             return
-        if isinstance(error, GROUPS[0]):
+        if is_a(error, GROUPS[0]):
             match, rest = error.split(kinds)
             frame.stack += [rest, match]
             if match is not None:
@@ -809,20 +810,20 @@ class Interpreter(Expressions):
                 raise Break("what is handled outside of the call is raised again", leave=True)
             raise UserError(handled)
         error = frame.stack.pop()
-        if isinstance(error, type) and issubclass(error, BaseException):
+        if is_a(error, type) and issubclass(error, BaseException):
             kind, error = error, self.call_now(error)
-            if not isinstance(error, BaseException):
+            if not is_a(error, BaseException):
                 self.raises(
                     TypeError(
                         f"calling {kind!r} should have returned an instance of BaseException, not {type(error)!r}"
                     )
                 )
-        if not isinstance(error, BaseException):
+        if not is_a(error, BaseException):
             self.raises(TypeError("exceptions must derive from BaseException"))
         if count == 2:
             if isinstance(cause, type) and issubclass(cause, BaseException):
                 cause = self.call_now(cause)
-            if cause is not None and not isinstance(cause, BaseException):
+            if cause is not None and not is_a(cause, BaseException):
                 self.raises(TypeError("exception causes must derive from BaseException"))
             self.outside.writes(error)
             error.__cause__ = cause
@@ -833,4 +834,4 @@ class Interpreter(Expressions):
 def _is_of(error: BaseException, kinds: Any) -> bool:
     """Whether `except kinds` handles an exception: whom a class inherits from counts, and nothing else that it says."""
     order = type(error).__mro__
-    return any(each is kind for kind in (kinds if isinstance(kinds, tuple) else (kinds,)) for each in order)
+    return any(each is kind for kind in (kinds if is_a(kinds, tuple) else (kinds,)) for each in order)

@@ -17,6 +17,7 @@ import torch
 from torchsleuth import torch_compat
 from torchsleuth.frontend import torch_calls
 from torchsleuth.frontend.iterating import Iterating, a_
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import Break
 from torchsleuth.frontend.recorder import OperatorRaised
 from torchsleuth.frontend.sharing import memory
@@ -43,7 +44,7 @@ class Operators(Iterating):
         if type(function) is FunctionType:
             self._guard_names(function)
         method = _is_method(function, name)
-        if method and args and isinstance(args[0], torch.Tensor):
+        if method and args and is_a(args[0], torch.Tensor):
             return self._tensor_method(args[0], name, args[1:], kwargs)
         return self.torch_call(function, False, tuple(args), kwargs)
 
@@ -111,7 +112,7 @@ class Operators(Iterating):
 
     def _fact(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         for each in (*args, *kwargs.values()):
-            if isinstance(each, torch.Tensor):
+            if is_a(each, torch.Tensor):
                 self.recorder.knows_kind(each)
             else:
                 self.outside.deep(each)
@@ -126,7 +127,7 @@ class Operators(Iterating):
         """A call that becomes a node."""
         for each in (*args, *kwargs.values()):
             if not torch_calls.can_stand_in_graph(each):
-                name = target if isinstance(target, str) else getattr(target, "__name__", target)
+                name = target if is_a(target, str) else getattr(target, "__name__", target)
                 raise Break(f"an argument of {name} is {a_(type(each))}")
             self.outside.deep(each)
         if target is operator.getitem and _is_mask(args[1]):
@@ -161,12 +162,12 @@ _OPERATORS: Final = frozenset(
 
 def _is_method(function: Any, name: str) -> bool:
     """Whether it is a method of tensors."""
-    if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if is_a(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return True
     return type(function) is FunctionType and getattr(torch.Tensor, name, None) is function
 
 
 def _is_mask(index: Any) -> bool:
-    if isinstance(index, torch.Tensor):
+    if is_a(index, torch.Tensor):
         return index.dtype in (torch.bool, torch.uint8)
-    return isinstance(index, (tuple, list)) and any(map(_is_mask, index))
+    return is_a(index, (tuple, list)) and any(map(_is_mask, index))

@@ -22,6 +22,7 @@ import torch
 from torchsleuth.frontend.bytecode import qualified
 from torchsleuth.frontend.frames import ABSENT, Generator, Layout, Untouched
 from torchsleuth.frontend.guards import Guards, Source, identity, is_constant
+from torchsleuth.frontend.kinds import is_a
 
 PINNED: Final = (
     type, FunctionType, ModuleType, CodeType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -63,19 +64,19 @@ class Snapshot:
 
 def content_of(value: Any) -> Any:
     """A copy of what a container holds (of a set, as keys in their order); None for what is not a container."""
-    if isinstance(value, collections.OrderedDict):
+    if is_a(value, collections.OrderedDict):
         return dict(collections.OrderedDict.items(value))
-    if isinstance(value, dict):
+    if is_a(value, dict):
         return dict.copy(value)  # which asks no key for its hash
-    if isinstance(value, list):
+    if is_a(value, list):
         return list(list.__iter__(value))
-    if isinstance(value, collections.deque):
+    if is_a(value, collections.deque):
         return list(value)
     if type(value) in (set, frozenset):
         return dict.fromkeys(value)
-    if isinstance(value, (set, frozenset)):
-        return dict.fromkeys(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
-    if isinstance(value, tuple):
+    if is_a(value, (set, frozenset)):
+        return dict.fromkeys(set.__iter__(value) if is_a(value, set) else frozenset.__iter__(value))
+    if is_a(value, tuple):
         return value
     if type(value) is CellType:
         return cell_content(value)
@@ -171,10 +172,10 @@ class Outside:
             guards.exactly(source.code, value, source.words)
             return
         kind = type(value)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             self._touch_tensor(value, source)
             return
-        if isinstance(value, PINNED) and not self._by_structure(value, source):
+        if is_a(value, PINNED) and not self._by_structure(value, source):
             if source.code != guards.constant(value):
                 guards.is_object(source.code, value, source.words)
             self.sources.setdefault(id(value), Source(guards.constant(value), source.words))
@@ -206,7 +207,7 @@ class Outside:
         elif kind is functools.partial:
             for part in ("func", "args", "keywords"):
                 self.touch(getattr(value, part), Source(f"{here.code}.{part}", f"{here.words}.{part}", here.live))
-        elif isinstance(value, tuple):
+        elif is_a(value, tuple):
             self.length(value)
 
     def _by_structure(self, value: Any, source: Source) -> bool:
@@ -214,7 +215,7 @@ class Outside:
         if type(value) is FunctionType:
             return source.live and "<locals>" in qualified(value.__code__)
         if type(value) in (BuiltinFunctionType, types.MethodWrapperType):
-            return not isinstance(value.__self__, (ModuleType, type, type(None)))
+            return not is_a(value.__self__, (ModuleType, type, type(None)))
         return False
 
     def _touch_tensor(self, value: torch.Tensor, source: Source) -> None:
@@ -250,7 +251,7 @@ class Outside:
         """The dict of parameters, buffers or modules was read. Whatever lies there is asked for its items alone."""
         value = (attributes_of(module) or {}).get(name)
         source = self.sources.get(id(module))
-        if source is None or self.sources.get(id(value)) is not None or not isinstance(value, dict):
+        if source is None or self.sources.get(id(value)) is not None or not is_a(value, dict):
             self.attribute(module, name)
             return
         before = self._before(module).attributes
@@ -298,6 +299,10 @@ class Outside:
     def states(self) -> list[Any]:
         """What the objects hold that have been met, by identity: equal as long as nothing has changed in them."""
         return [_parts_of(Snapshot(each.value)) for each in self.snapshots.values()]
+
+    def has_changed(self) -> bool:
+        """Whether any object that has been met holds something else than it did then."""
+        return any(_parts_of(Snapshot(each.value)) != _parts_of(each) for each in self.snapshots.values())
 
     # -- reading
 
@@ -378,7 +383,7 @@ class Outside:
         if source is None:
             return None
         content = self._before(value).content
-        there = content.get(key, ABSENT) if isinstance(content, dict) else content[key]
+        there = content.get(key, ABSENT) if is_a(content, dict) else content[key]
         if there is not element:
             return None
         return Source(f"{source.code}[{self._key(key)}]", f"{source.words}[{key!r}]", source.live)
@@ -416,7 +421,7 @@ class Outside:
         if source is None or not self.once("shallow", source.code):
             return
         content = self._before(value).content
-        if isinstance(value, dict):
+        if is_a(value, dict):
             keys = list(content)
             if all(map(is_constant, keys)):
                 self.guards.check(
@@ -433,11 +438,11 @@ class Outside:
                 )
             for key in keys:
                 self.key_in(source, content, key, exact=type(value) is dict)
-        elif isinstance(value, (list, tuple, collections.deque)):
+        elif is_a(value, (list, tuple, collections.deque)):
             self.length(value)
             for number, each in enumerate(content):
                 self.touch(each, Source(f"{source.code}[{number}]", f"{source.words}[{number}]", source.live))
-        elif isinstance(value, (set, frozenset)):
+        elif is_a(value, (set, frozenset)):
             self.length(value)
             self.guards.check(
                 f"SAME_KEYS({source.code}, {self.guards.constant(list(content))})",
@@ -449,13 +454,13 @@ class Outside:
 
     def deep(self, value: Any, depth: int = 0) -> None:
         """Something that we do not see into reads all of it, and may compare it: by content, or by identity."""
-        if is_constant(value) or isinstance(value, torch.Tensor):
+        if is_constant(value) or is_a(value, torch.Tensor):
             return
         if depth > _DEEPEST:
             self.guards.check("False", "nothing is nested too deep to be looked at")
             return
         source = self.sources.get(id(value))
-        if isinstance(value, (list, tuple, set, frozenset, collections.deque, dict)):
+        if is_a(value, (list, tuple, set, frozenset, collections.deque, dict)):
             if source is not None:
                 if not self.once("deep", source.code):
                     return
@@ -464,7 +469,7 @@ class Outside:
                 return
             elif depth:
                 self._seen["deep", id(value)] = value
-            for each in list(dict.values(value)) + list(dict.keys(value)) if isinstance(value, dict) else list(value):
+            for each in list(dict.values(value)) + list(dict.keys(value)) if is_a(value, dict) else list(value):
                 self.deep(each, depth + 1)
         elif type(value) is types.SimpleNamespace:
             if source is not None and not self.once("deep", source.code):
@@ -499,7 +504,7 @@ class Outside:
             return None
         found: str | None = self._seen.get(("dictionary", source.code))
         if found is None:
-            plain = lookup(type(value), "__getattribute__") is lookup(object, "__getattribute__") or isinstance(
+            plain = lookup(type(value), "__getattribute__") is lookup(object, "__getattribute__") or is_a(
                 value, torch.nn.Module
             )
             code = f"{source.code}.__dict__" if plain else f"READ({source.code}, '__dict__')"
@@ -783,9 +788,9 @@ def _name_of(guards: Guards, value: Any) -> str:
 def _parts_of(state: Snapshot) -> Any:
     """The parts of a state, by their ids."""
     content = state.content
-    if isinstance(content, dict):
+    if is_a(content, dict):
         content = [*map(id, content), *map(id, content.values())]
-    elif isinstance(content, (list, tuple)):
+    elif is_a(content, (list, tuple)):
         content = [*map(id, content)]
     else:
         content = id(content)
@@ -802,7 +807,7 @@ def lookup(kind: type, name: str) -> Any:
 
 
 def _keys_of(value: Any) -> str:
-    return "OrderedDict.keys" if isinstance(value, collections.OrderedDict) else "dict.keys"
+    return "OrderedDict.keys" if is_a(value, collections.OrderedDict) else "dict.keys"
 
 
 def same_keys(found: Any, keys: list[Any]) -> bool:

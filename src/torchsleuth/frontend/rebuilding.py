@@ -25,6 +25,7 @@ from torchsleuth.frontend.frames import ABSENT, Generator, Untouched
 from torchsleuth.frontend.generators import HandedOver
 from torchsleuth.frontend.guards import identity, is_constant
 from torchsleuth.frontend.iterating import ITERATORS, VIEWS, dict_of
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import Machine
 from torchsleuth.frontend.outside import (
     EVERYTHING,
@@ -100,12 +101,12 @@ class Rebuilder:
         self._kept.append(value)
         if type(value) is Symbolic:
             return self._output(value.node())
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return self._tensor(value)
         source = self.outside.sources.get(id(value))
         if source is not None and type(value) not in _ATOMS:
             return source.code
-        if is_constant(value) and not isinstance(value, tuple):
+        if is_constant(value) and not is_a(value, tuple):
             return self.guards.literal(value)
         if value is ABSENT:
             return "ABSENT"
@@ -116,7 +117,7 @@ class Rebuilder:
         me, name = value.__self__, value.__name__
         for kind in type(me).__mro__:
             found: Any = kind.__dict__.get(name)
-            is_native = isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType))
+            is_native = is_a(found, (types.MethodDescriptorType, types.WrapperDescriptorType))
             if is_native and found.__get__(me) == value:
                 return self._make(value, f"{self.guards.constant(found)}.__get__({self.value(me)})")
         raise CannotRebuild(f"{name}() of a {type(me).__qualname__}")
@@ -152,11 +153,11 @@ class Rebuilder:
         constant = self.guards.constant
         if kind is FunctionType and id(value) in self.machine.made:
             return self._function(value)
-        if kind in (BuiltinFunctionType, types.MethodWrapperType) and not isinstance(
+        if kind in (BuiltinFunctionType, types.MethodWrapperType) and not is_a(
             value.__self__, (ModuleType, type, type(None))
         ):
             return self._bound(value)
-        if isinstance(value, PINNED):
+        if is_a(value, PINNED):
             return constant(value)
         if kind is tuple or kind is torch.Size:
             inside = self._items(self._held(value, value))
@@ -191,7 +192,7 @@ class Rebuilder:
             if value.__self__ is None:
                 raise CannotRebuild("an unbound super()")
             return self._make(value, f"super({self.value(value.__thisclass__)}, {self.value(value.__self__)})")
-        if isinstance(value, (Generator, types.GeneratorType)):
+        if is_a(value, (Generator, types.GeneratorType)):
             return self._generator(value)
         if kind in VIEWS:
             which = {VIEWS[0]: "keys", VIEWS[1]: "values", VIEWS[2]: "items"}[kind]
@@ -209,9 +210,9 @@ class Rebuilder:
             return self._make(value, f"{constant(kind)}(({self._items(value)}))")
         if kind is weakref.ref and value.__callback__ is None:
             return self._make(value, f"{constant(kind)}({self.value(value())})")
-        if isinstance(value, BaseException):
+        if is_a(value, BaseException):
             return self._exception(value)
-        if isinstance(value, types.TracebackType):
+        if is_a(value, types.TracebackType):
             return self.guards.constant(tracebacks.that_holds_nothing(value))
         return self._instance(value)
 
@@ -276,7 +277,7 @@ class Rebuilder:
         made = f"{self.guards.constant(reduced[0])}({self._items(reduced[1])})"
         self.body.append(f"{name} = {made}")
         for each in reduced[1]:
-            if isinstance(each, collections.deque):
+            if is_a(each, collections.deque):
                 self._must_be_as_before(each)
         if len(reduced) > 2 and reduced[2] is not None:
             # Behind the effects: a list that has grown has to have done so before its iterator can stand in it.
@@ -319,7 +320,7 @@ class Rebuilder:
         """An object of a class that was written in Python, or of a container's class: from its state."""
         kind = type(value)
         constant = self.guards.constant
-        base = next((each for each in BASES if isinstance(value, each)), object)
+        base = next((each for each in BASES if is_a(value, each)), object)
         attributes, slots = attributes_of(value), slots_of(kind)
         asked: Any = (kind, base)
         if not _is_made_plainly(*asked):
@@ -339,7 +340,7 @@ class Rebuilder:
             self.body.append(f"{name}.extend(({self._items(value)}))")
         else:
             name = self._make(value, f"{constant(base)}.__new__({constant(kind)})")
-        if isinstance(value, dict):
+        if is_a(value, dict):
             how = f"{constant(collections.OrderedDict if base is collections.OrderedDict else dict)}.__setitem__"
             for key in list(base.__iter__(value)):  # type: ignore[attr-defined]
                 self.body.append(f"{how}({name}, {self.value(key)}, {self.value(dict.__getitem__(value, key))})")
@@ -401,11 +402,11 @@ class Rebuilder:
         code = source.code
         if id(value) in self.outside.instance_dictionaries:
             return  # its owner's attributes tell
-        if isinstance(value, dict):
+        if is_a(value, dict):
             self._dict_changes(content_of(value), snapshot.content, code, type(value), value)
-        elif isinstance(value, (list, collections.deque)):
+        elif is_a(value, (list, collections.deque)):
             self._list_changes(value, snapshot.content, code)
-        elif isinstance(value, set):
+        elif is_a(value, set):
             self._set_changes(value, snapshot.content, code)
         elif type(value) is CellType:
             now = cell_content(value)
@@ -470,18 +471,18 @@ class Rebuilder:
         anew = self.outside.was_written(value, EVERYTHING)
         kept = now[: len(before)]
         grown = len(now) > len(before) and all(a is b for a, b in zip(kept, before, strict=True))
-        if grown and (isinstance(value, list) or value.maxlen is None):
-            how = f"list.extend({code}, " if isinstance(value, list) else f"{code}.extend("
+        if grown and (is_a(value, list) or value.maxlen is None):
+            how = f"list.extend({code}, " if is_a(value, list) else f"{code}.extend("
             self.effects.append(f"{how}({self._items(now[len(before) :])}))")
             return
-        if len(now) == len(before) and isinstance(value, list) and not anew:
+        if len(now) == len(before) and is_a(value, list) and not anew:
             for number, (new, old) in enumerate(zip(now, before, strict=True)):
                 if new is not old or self.outside.was_written(value, number):
                     self.effects.append(f"list.__setitem__({code}, {number}, {self.value(new)})")
             return
         self.outside.shallow(value)
         items = self._items(now)
-        if isinstance(value, list):
+        if is_a(value, list):
             self.effects.append(f"list.__setitem__({code}, slice(None), ({items}))")
         else:
             self.effects += [f"{code}.clear()", f"{code}.extend(({items}))"]

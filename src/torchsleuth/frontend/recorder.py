@@ -22,6 +22,7 @@ from torch import fx
 from torchsleuth import torch_compat
 from torchsleuth.frontend.auditing import Auditor, Facts
 from torchsleuth.frontend.guards import Guards, Source
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.outside import Outside
 from torchsleuth.frontend.sharing import memory
 from torchsleuth.frontend.symbolic import Sizes, Symbolic, as_numbers, has_symbolic, product
@@ -180,7 +181,7 @@ class Recorder:
 
     def _bind(self, result: Any, node: Any) -> None:
         """From now on `node` stands for this result; if there are several, an element of `node` for each."""
-        if isinstance(result, torch.Tensor):
+        if is_a(result, torch.Tensor):
             key = id(result)
             self._nodes[key] = node
             if key not in self._alive and key not in self.outside.tensors:
@@ -191,9 +192,9 @@ class Recorder:
                     alive.pop(key, None)
 
                 alive[key] = weakref.ref(result, forget)
-        elif isinstance(result, (tuple, list)):
+        elif is_a(result, (tuple, list)):
             for number, each in enumerate(result):
-                if isinstance(each, (torch.Tensor, tuple, list)):
+                if is_a(each, (torch.Tensor, tuple, list)):
                     self._bind(each, (node, number))
 
     def is_computed_from_constants(self, tensor: torch.Tensor) -> bool:
@@ -235,7 +236,7 @@ class Recorder:
         self.graph_mode(torch.is_grad_enabled())
         node = (self.graph.call_method if method else self.graph.call_function)(target, args, kwargs)
         self._note(node, facts)
-        if not (isinstance(result, torch.Tensor) or result is None or _only_tensors(result)):
+        if not (is_a(result, torch.Tensor) or result is None or _only_tensors(result)):
             self.spoil(f"{node.name} returned something else than tensors")
         self._bind(result, node)
 
@@ -259,24 +260,30 @@ class Recorder:
             node.meta["effect"] = True
         self.opaque = self.opaque or facts.opaque
         node.meta["may_fail"] = facts.may_fail
-        if facts.may_fail and self.writes_to_inputs and self._handled():
-            self.spoil("an operator that may fail, where that is handled, behind one that writes to what is outside")
+        if facts.may_fail and self.writes_to_inputs and (self._handled() or self._has_effects()):
+            self.spoil("an operator that may fail, where that is seen, behind one that writes to what is outside")
         self.mutated += facts.written
 
+    def _has_effects(self) -> bool:
+        """Whether the program has done more by now than a graph does: a graph that fails would lose that."""
+        return torch.is_grad_enabled() is not self.grad_at_start or self.outside.has_changed()
+
     def _argument(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             return self.node(value)
         if type(value) is Symbolic:
             return value.node()
-        if isinstance(value, torch.Size):
+        if type(value) not in (float, complex) and is_a(value, (float, complex)):
+            return float(value) if is_a(value, float) else complex(value)  # of numpy, say: no code of a graph knows it
+        if is_a(value, torch.Size):
             return tuple(self._argument(each) for each in value) if has_symbolic(value) else value
-        if isinstance(value, tuple):
+        if is_a(value, tuple):
             return tuple(self._argument(each) for each in value)
-        if isinstance(value, list):
+        if is_a(value, list):
             return [self._argument(each) for each in value]
-        if isinstance(value, dict):
+        if is_a(value, dict):
             return {key: self._argument(each) for key, each in value.items()}
-        if isinstance(value, slice):
+        if is_a(value, slice):
             return slice(self._argument(value.start), self._argument(value.stop), self._argument(value.step))
         return value
 
@@ -296,7 +303,7 @@ class Recorder:
             return torch.Size(shape)
         node = self.node(tensor)
         given = node.op == "placeholder"
-        if given and isinstance(tensor, torch.nn.Parameter):
+        if given and is_a(tensor, torch.nn.Parameter):
             return torch.Size(shape)
         return torch.Size(
             size if given and size in (0, 1) else self.sizes.of(node, number, size) for number, size in enumerate(shape)
@@ -307,16 +314,16 @@ class Recorder:
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return [value]
-    if isinstance(value, dict):
+    if is_a(value, dict):
         value = value.values()
-    elif not isinstance(value, (tuple, list)):
+    elif not is_a(value, (tuple, list)):
         return []
     return [tensor for each in value for tensor in _tensors_in(each)]
 
 
 def _only_tensors(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(each is None or isinstance(each, torch.Tensor) or _only_tensors(each) for each in value)
+    if is_a(value, (tuple, list)):
+        return all(each is None or is_a(each, torch.Tensor) or _only_tensors(each) for each in value)
     return False

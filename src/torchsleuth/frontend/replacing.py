@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from torchsleuth.frontend.frames import ABSENT, Frame, Generator, Instead, Untouched
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.outside import Outside, Snapshot, attributes_of, cell_content, slot_of, slots_of
 from torchsleuth.frontend.symbolic import as_number, as_plain
 
@@ -79,21 +80,21 @@ class Replacing:
         return new
 
     def _inside(self, value: Any, before: Snapshot | None) -> None:
-        if isinstance(value, _LEFT_ALONE):
+        if is_a(value, _LEFT_ALONE):
             return
-        if isinstance(value, dict):
+        if is_a(value, dict):
             content = _NOTHING if before is None else before.content
             for key, each in list(dict.items(value)):
                 if content.get(key, ABSENT) is not each and (new := self.put(each)) is not each:
                     dict.__setitem__(value, key, new)
-        elif isinstance(value, (list, collections.deque)):
+        elif is_a(value, (list, collections.deque)):
             there = () if before is None else before.content
-            setter: Any = list.__setitem__ if isinstance(value, list) else collections.deque.__setitem__
+            setter: Any = list.__setitem__ if is_a(value, list) else collections.deque.__setitem__
             for number, each in enumerate(list(value)):
                 same = number < len(there) and there[number] is each
                 if not same and (new := self.put(each)) is not each:
                     setter(value, number, new)
-        elif isinstance(value, set):
+        elif is_a(value, set):
             for each in list(value):
                 if (new := self.instead(each)) is not each:
                     value.remove(each)
@@ -104,7 +105,7 @@ class Replacing:
                 new = self.put(held)
                 if new is not held:
                     value.cell_contents = new
-        elif isinstance(value, BaseException):
+        elif is_a(value, BaseException):
             args = self.put(value.args)
             if args is not value.args:
                 value.args = args
@@ -137,9 +138,9 @@ class Replacing:
 
 def _parts(value: Any) -> tuple[Any, ...]:
     """What cannot be changed in place is made of."""
-    if isinstance(value, tuple):
+    if is_a(value, tuple):
         return tuple(tuple.__iter__(value))
-    if isinstance(value, frozenset):
+    if is_a(value, frozenset):
         return tuple(frozenset.__iter__(value))
     if type(value) is MethodType:
         return (value.__self__,)
@@ -152,9 +153,9 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 def _made_anew(value: Any, parts: tuple[Any, ...]) -> Any:
     """The same of other parts."""
-    if isinstance(value, tuple):
+    if is_a(value, tuple):
         return torch.Size(parts) if type(value) is torch.Size else tuple.__new__(type(value), parts)
-    if isinstance(value, frozenset):
+    if is_a(value, frozenset):
         return frozenset.__new__(type(value), parts)
     if type(value) is MethodType:
         return MethodType(value.__func__, *parts)

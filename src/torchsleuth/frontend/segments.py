@@ -40,6 +40,7 @@ from torchsleuth.frontend.backends import eager
 from torchsleuth.frontend.frames import ABSENT, Generator
 from torchsleuth.frontend.generators import HandedOver, real_generator
 from torchsleuth.frontend.guards import GUARD_ERRORS, MISS, Explained, Line, exactly
+from torchsleuth.frontend.iterating import a_
 from torchsleuth.frontend.machine import Machine
 from torchsleuth.frontend.moving import Operation, note
 from torchsleuth.frontend.outside import cell_content, lookup, read, same_keys, slot_of
@@ -188,7 +189,9 @@ def versions_of(*tensors: torch.Tensor) -> list[int] | None:
 
 def wrong_results(backend: Backend, results: Any, wanted: int) -> BackendMisbehaved:
     """A compiled graph has returned what is no tuple of so many results."""
-    found = f"{len(results)} results" if isinstance(results, (tuple, list)) else f"a {type(results).__qualname__}"
+    found = a_(type(results))
+    if isinstance(results, (tuple, list)):
+        found = f"{len(results)} result{'s' * (len(results) != 1)}"
     return BackendMisbehaved(
         f"what {_name_of(backend)} compiled returned {found}",
         cause=f"the graph has {wanted} result{'s' * (wanted != 1)}, and a backend's function returns a tuple of them",
@@ -282,8 +285,9 @@ class _Graph:
         self.shapes: Callable[..., bool] | None = None
         self.shape_words = ""
         self.sharing = None if backend is eager else Sharing.of([each.tensor for each in self.inputs], recorder.mutated)
-        self.dynamic = recorder.dynamic and not (self.sharing and self.sharing.found)
-        """Of tensors that lie in one another, compilers get no sizes that may change."""
+        self.dynamic = recorder.dynamic and not (recorder.opaque or (self.sharing and self.sharing.found))
+        """Of tensors that lie in one another, compilers get no sizes that may change; nor do operators of which nobody
+        knows whether they can be run on stand-ins."""
 
     @property
     def is_empty(self) -> bool:
@@ -315,7 +319,7 @@ class _Graph:
             if not (self.is_empty or callable(compiled)):
                 raise BackendRaised(
                     BackendMisbehaved(
-                        f"{_name_of(self.backend)} returned a {type(compiled).__qualname__}",
+                        f"{_name_of(self.backend)} returned {a_(type(compiled))}",
                         cause="a backend returns a function that computes what the graph does",
                         remedy="mend the backend",
                     )

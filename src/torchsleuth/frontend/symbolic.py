@@ -1,9 +1,10 @@
 """Sizes that stay symbolic: an int for whoever computes with it, and a node of the graph for whoever records it.
 
-With `dynamic=True`, reading a size gives a `Symbolic`. Arithmetic on it makes another one; the node that computes it is
-made when somebody needs it, and not before (F1). Comparing it with something asks a question whose answer the recording
-depends on: the question is kept (`Sizes.questions`) and becomes a guard. Whatever is done with it that cannot stay
-symbolic (hashing it, handing it to a native function) makes it a plain int, and its value a guard.
+With `dynamic=True`, reading a size gives a `Symbolic`: its node stands where it was read, for the tensor may get
+another shape later on. Arithmetic on it makes another one; the node that computes that is made when somebody needs it,
+and not before (F1). What nobody needs is erased in the end. Comparing it with something asks a question whose answer
+the recording depends on: the question is kept (`Sizes.questions`) and becomes a guard. Whatever is done with it that
+cannot stay symbolic (hashing it, handing it to a native function) makes it a plain int, and its value a guard.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import fx
+
+from torchsleuth.frontend.kinds import is_a
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Symbolic(int):
         return Symbolic(value, self._sizes, make)
 
     def _compare(self, other: Any, function: Callable[[Any, Any], Any]) -> Any:
-        if not isinstance(other, int):
+        if not is_a(other, int):
             return NotImplemented
         return self._sizes.ask(function, self, int(other) if type(other) is bool else other)
 
@@ -179,14 +182,14 @@ def has_symbolic(value: Any) -> bool:
         each = waiting.pop()
         if type(each) is Symbolic:
             return True
-        if isinstance(each, (list, tuple, dict, slice)) and id(each) not in seen:
+        if is_a(each, (list, tuple, dict, slice)) and id(each) not in seen:
             seen.add(id(each))
             waiting += _held(each)
     return False
 
 
 def _held(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
+    if is_a(value, dict):
         return dict.values(value)
     return (value.start, value.stop, value.step) if type(value) is slice else value
 
@@ -229,7 +232,7 @@ def made_plain(value: Any, around: tuple[int, ...] = ()) -> Any:
             if (plain := made_plain(each, around)) is not each:
                 value[key] = plain
         return value
-    if isinstance(value, tuple):
+    if is_a(value, tuple):
         parts = [made_plain(each, around) for each in value]
         return tuple.__new__(type(value), parts) if type(value) is not torch.Size else torch.Size(parts)
     if type(value) is slice:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 
 from torchsleuth import torch_compat
+from torchsleuth.frontend.kinds import is_a
 
 TENSORS: Final = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that can stand in a graph."""
@@ -186,6 +187,12 @@ def _facts() -> frozenset[int]:
     return frozenset(map(id, found))
 
 
+@functools.cache
+def _looked_into() -> frozenset[int]:
+    """ids of single functions that are interpreted."""
+    return frozenset(map(id, torch_compat.interpreted_functions()))
+
+
 def is_torch(function: Any) -> bool:
     """Whether a function of Python's, or a native one, belongs to torch."""
     module = getattr(function, "__module__", None)
@@ -205,7 +212,7 @@ def is_interpreted(function: Any) -> bool:
     if type(function) is not FunctionType or id(function) in _leaves() or id(function) in _facts():
         return False
     module = function.__globals__.get("__name__", "")
-    return isinstance(module, str) and module.startswith(_INTERPRETED)
+    return (isinstance(module, str) and module.startswith(_INTERPRETED)) or id(function) in _looked_into()
 
 
 def is_fact(function: Any) -> bool:
@@ -215,16 +222,16 @@ def is_fact(function: Any) -> bool:
 
 def goes_into_graphs(function: Any) -> bool:
     """Whether torch says that this function may be seen by others (`__torch_function__`), or it is an operator."""
-    if isinstance(function, torch_compat.operator_kinds()):
+    if is_a(function, torch_compat.operator_kinds()):
         return True
     if id(function) in _leaves():
         return True
     owner = getattr(function, "__self__", None)
     if isinstance(owner, type) and owner.__name__ == "_VariableFunctionsClass":
         return True
-    if isinstance(function, types.BuiltinFunctionType):
+    if is_a(function, types.BuiltinFunctionType):
         return getattr(function, "__module__", None) in torch_compat.operator_modules()
-    return isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)) and issubclass(
+    return is_a(function, (types.MethodDescriptorType, types.WrapperDescriptorType)) and issubclass(
         function.__objclass__, torch_compat.tensor_base()
     )
 
@@ -236,17 +243,17 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def can_stand_in_graph(value: Any, depth: int = 0) -> bool:
     """Whether an argument can be written into a graph."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         return is_plain(value)
-    if value is None or value is Ellipsis or isinstance(value, (bool, int, float, complex, str)):
+    if value is None or value is Ellipsis or is_a(value, (bool, int, float, complex, str)):
         return True
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+    if is_a(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return True
-    if isinstance(value, (list, tuple)):
+    if is_a(value, (list, tuple)):
         return depth < 8 and all(can_stand_in_graph(each, depth + 1) for each in value)
     if type(value) is dict:
-        return depth < 8 and all(isinstance(k, str) and can_stand_in_graph(v, depth + 1) for k, v in value.items())
-    if isinstance(value, slice):
+        return depth < 8 and all(is_a(k, str) and can_stand_in_graph(v, depth + 1) for k, v in value.items())
+    if is_a(value, slice):
         return all(can_stand_in_graph(each, depth + 1) for each in (value.start, value.stop, value.step))
     return False
 

@@ -114,6 +114,7 @@ from torchsleuth.torch_compat.recording import (
     buffer_hooks as buffer_hooks,
     fact_functions as fact_functions,
     hide_from_dynamo as hide_from_dynamo,
+    interpreted_functions as interpreted_functions,
     modes_active as modes_active,
     module_hooks as module_hooks,
     operator_kinds as operator_kinds,

@@ -124,8 +124,13 @@ def fact_functions(public: Sequence[str]) -> list[Any]:
 
 _FACT_FUNCTIONS = (
     "tracing_state", "is_torch_function_enabled", "has_torch_function_unary", "has_torch_function_variadic",
-    "log_api_usage_once", "functorch_active", "canonical_mask", "none_or_dtype",
+    "log_api_usage_once", "functorch_active", "none_or_dtype",
 )  # fmt: skip
+
+
+def interpreted_functions() -> list[Any]:
+    """Private functions of torch's that compute with tensors, or not, depending on what they are given."""
+    return [resolve("canonical_mask")]
 
 
 def buffer_hooks() -> bool:
