@@ -122,6 +122,163 @@ def test_the_record_has_the_arguments_as_they_were_before_the_call(
     assert state["fn"] is writes_first
 
 
+def test_what_a_call_returns_has_an_article(
+    tmp_path: Path, planted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted()
+    _, crash = crash_of(first, tmp_path, (1, 2))
+    monkeypatch.undo()
+    assert replay_record(crash.path, trust=True).outcome == "returns an int"
+
+
+class Counting(torch.nn.Module):
+    """Fails to be translated in its first call alone: it counts its calls, and in many ways."""
+
+    calls = 0
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(size))
+        self.settings = {"n": 0, "gone": True}
+        self.log: list[int] = []
+        self.random = random.Random(0)
+
+    def forward(self, x: Any) -> Any:
+        self.steps.add_(1)  # type: ignore[operator]
+        self.settings["n"] += 1
+        self.settings.pop("gone", None)
+        self.log.append(self.settings["n"])
+        self.last = x
+        Counting.calls += 1
+        self.random.random()
+        return [x][0] if self.settings["n"] == 1 else x
+
+
+class CountingTwice(torch.nn.Module):
+    """The same, behind a graph break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def forward(self, x: Any) -> Any:
+        self.n += 1
+        print("a break")
+        return [x][0] if self.n == 1 else x
+
+
+def test_the_record_has_the_state_of_before_the_call(
+    tmp_path: Path, planted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what has counted its calls would pass a replay, though nothing was mended. Covers: F8"""
+    planted()
+    monkeypatch.setattr(Counting, "calls", 0)
+    net = Counting()
+    _, crash = crash_of(net, tmp_path, torch.ones(2))
+    after = net.random.getstate()
+    assert (net.settings, net.log, Counting.calls) == ({"n": 1}, [1], 1), (
+        "the program's own state is as the call left it"
+    )
+    assert torch.equal(net.last, torch.ones(2))
+    assert torch.equal(net.steps, torch.ones(1))
+    kept = state_of(crash)["fn"]
+    assert (kept.settings, kept.log, hasattr(kept, "last")) == ({"n": 0, "gone": True}, [], False)
+    assert torch.equal(kept.steps, torch.zeros(1))
+    assert kept.random.getstate() != after
+    assert read_record(crash.path)[0].kept == ()
+    assert replay_record(crash.path, trust=True).verdict is Verdict.SAME
+    monkeypatch.undo()
+    mended = replay_record(crash.path, trust=True)
+    assert (mended.verdict, mended.doubt) == (Verdict.PASSED, "")
+
+
+def test_the_state_of_before_a_graph_break_is_kept_too(tmp_path: Path, planted: Callable[..., None]) -> None:
+    """Covers: F8"""
+    planted()
+    net = CountingTwice()
+    _, crash = crash_of(net, tmp_path, torch.ones(2))
+    assert (net.n, state_of(crash)["fn"].n) == (1, 0)
+    assert replay_record(crash.path, trust=True).verdict is Verdict.SAME
+
+
+def test_state_that_could_not_be_put_back_leaves_a_replay_in_doubt(
+    tmp_path: Path, planted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large tensor is not copied beforehand: that it was written to is known, not what was in it. Covers: F8"""
+    planted()
+    net = Counting(size=100_000)
+    _, crash = crash_of(net, tmp_path, torch.ones(2))
+    assert read_record(crash.path)[0].kept == ("Counting.steps, a tensor",)
+    assert replay_record(crash.path, trust=True).doubt == "", "it fails: there is nothing to doubt"
+    monkeypatch.undo()
+    replayed = replay_record(crash.path, trust=True)
+    assert replayed.verdict is Verdict.PASSED
+    assert "does not fail from what was kept" in str(replayed)
+    answer = command.replay(str(crash.path), trust=True)
+    assert answer.code == 2
+    assert "not that of then" in "\n".join(map(str, answer.shown))
+    assert "Counting.steps, a tensor" in answer.data["replayed"]["doubt"]
+
+
+def test_what_a_program_drops_is_not_kept_alive_by_the_note_of_its_state() -> None:
+    class Dropped:
+        pass
+
+    class Holding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.child = Dropped()
+
+    net = Holding()
+    alive = weakref.ref(net.child)
+    entry = Entry(net, (), {})
+    net.child = None  # type: ignore[assignment]
+    assert alive() is None
+    with entry.state_put_back() as left:
+        assert len(left) == 1
+    assert net.child is None
+
+
+def test_state_that_cannot_be_looked_at_is_no_reason_to_have_no_record(
+    tmp_path: Path, planted: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Covers: F8"""
+    planted()
+
+    def broken(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("torchsleuth.frontend.records.Remembered", broken)
+    _, crash = crash_of(first, tmp_path, (1, 2))
+    (kept,) = read_record(crash.path)[0].kept
+    assert "could not be noted (MemoryError: no room)" in kept
+
+
+def test_a_crash_that_is_known_is_not_written_again(
+    tmp_path: Path, planted: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Covers: F8"""
+    planted()
+    _, crash = crash_of(first, tmp_path, (1,))
+    fault = KeyError("planted")
+
+    def again(known: tuple[Crash, ...]) -> Crash:
+        try:
+            raise fault
+        except KeyError as error:
+            return Crash.of([], error, Entry(first, ((1,),), {}), str(tmp_path), known)
+
+    one = again(())
+    assert one.path is not None
+    caplog.clear()
+    assert again((crash, one)).path == one.path, "the one at the same line of the program"
+    assert not caplog.text
+    for file in Path(one.path).iterdir():
+        file.unlink()
+    Path(one.path).rmdir()
+    assert again((one,)).path not in (one.path, None)
+
+
 class Box:
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -388,7 +545,8 @@ def test_functions_without_a_name_are_kept_with_what_they_close_over(
     _, crash = crash_of(functools.partial(program, by=3), tmp_path, (1,))
     monkeypatch.undo()
     fn = state_of(crash)["fn"]
-    assert fn((2,)) == (24, 12, 3), "both functions see one variable, as the crash has left it"
+    assert fn((2,)) == (22, 11, 3), "both functions see one variable, as it was before the call"
+    assert count() == 11
     assert add.__globals__ is fn.func.__globals__
 
 

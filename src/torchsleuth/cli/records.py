@@ -27,6 +27,10 @@ _SAID: Final = {
     "other": ("ANOTHER FAILURE of the translator: not the one that is recorded", "bold magenta"),
     "passed": ("the translator does not fail any more", "bold green"),
 }
+_DOUBTFUL: Final = (
+    "the translator does not fail from the state that was kept, which is not that of then",
+    "bold yellow",
+)
 
 
 def is_record(name: str) -> bool:
@@ -59,7 +63,8 @@ def refuse_other_folders(name: str) -> None:
 
 
 def replay(name: str, *, trust: bool, given: Mapping[str, bool] | None = None) -> Answer:
-    """1: the translator still fails. 0: it does not. 2: it cannot be replayed here, or is not trusted.
+    """1: the translator still fails. 0: it does not. 2: it cannot be replayed here, or is not trusted; or it does not
+    fail, but not from the state of then.
 
     `given`: options that are for cases, and whether they were given.
     """
@@ -75,7 +80,8 @@ def replay(name: str, *, trust: bool, given: Mapping[str, bool] | None = None) -
         return Answer(_data(record, folder, None), shown, following, 2)
     with stdout_apart():
         replayed = replay_record(name, trust=True)
-    shown = [*_summary(record, folder), Text(*_SAID[replayed.verdict.value])]
+    shown = [*_summary(record, folder), Text(*(_DOUBTFUL if replayed.doubt else _SAID[replayed.verdict.value]))]
+    shown += [Text(f"note: {clean(replayed.doubt)}", "yellow")] if replayed.doubt else []
     shown += [Text(f"note: since the record was written, {clean(each)}", "yellow") for each in replayed.changes]
     if replayed.failure is None:
         shown.append(Text(f"the call {clean(replayed.outcome)}"))
@@ -85,7 +91,8 @@ def replay(name: str, *, trust: bool, given: Mapping[str, bool] | None = None) -
     following = (
         _again(record) if replayed.failure is None else shlex.join(["sleuth", "show", str(folder), "--traceback"])
     )
-    return Answer(_data(record, folder, replayed), shown, following, int(replayed.crashes))
+    code = 2 if replayed.doubt else int(replayed.crashes)
+    return Answer(_data(record, folder, replayed), shown, following, code)
 
 
 def show(name: str, *, whole: bool, traceback: bool) -> Answer:
@@ -121,7 +128,7 @@ def _details(record: Record, *, whole: bool) -> Iterator[Text]:
     for title, lines in (
         ("The graph so far", record.graph.splitlines()),
         ("What it had read, and taken for granted", record.read),
-        ("Not as before the call: it could not be copied", record.kept),
+        ("Not as before the call: it could not be copied or put back", record.kept),
         ("It cannot be replayed", (record.why_no_state,) if record.state is None else ()),
     ):
         if lines:
@@ -150,5 +157,6 @@ def _data(record: Record, folder: Path, replayed: Replayed | None) -> dict[str, 
             "outcome": replayed.outcome,
             "dynamic": replayed.dynamic,
             "changes": list(replayed.changes),
+            "doubt": replayed.doubt,
         }
     return data

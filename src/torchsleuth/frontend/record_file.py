@@ -102,7 +102,7 @@ class Record(msgspec.Struct, frozen=True):
     path: tuple[str, ...]
     """Where modules were looked for."""
     kept: tuple[str, ...]
-    """Arguments that could not be copied before the call: they are as the crash left them."""
+    """What could not be copied before the call, nor put back: it is as the crash left it."""
     state: StateFile | None
     why_no_state: str
 

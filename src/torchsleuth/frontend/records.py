@@ -1,6 +1,7 @@
 """Execution records: what it takes to make the translator fail again, in another process.
 
-    entry = Entry(fn, args, kwargs)                   when a call begins to be recorded: copies of its arguments
+    entry = Entry(fn, args, kwargs)                   when a call begins to be recorded: copies of its arguments, and a
+                                                      note of the state that the function can reach
     crash = Crash.of(frames, fault, entry, folder)    the translator has failed: writes a record, and says where it is
 
     step-20260102-130501-3f9a1c/record.json           what happened, as data: reading it runs nothing (`replaying`)
@@ -12,7 +13,10 @@ the record. What went wrong with it is in the log, and with the `Crash`.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
+import functools
 import inspect
 import io
 import logging
@@ -25,12 +29,13 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from types import CodeType, FrameType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -48,7 +53,9 @@ from torchsleuth.frontend import pickling
 from torchsleuth.frontend.breaks import Place
 from torchsleuth.frontend.copying import Copies
 from torchsleuth.frontend.frames import Frame
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.machine import Machine
+from torchsleuth.frontend.outside import attributes_of
 from torchsleuth.frontend.record_file import (
     FORMAT,
     LONGEST,
@@ -62,18 +69,230 @@ from torchsleuth.frontend.record_file import (
     StateFile,
     encode,
 )
+from torchsleuth.frontend.undoing import ATOMS, Holder, Reach, has_memory
 
 log = logging.getLogger("torchsleuth.frontend")
 
 OWN: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_MOST_BYTES: Final = 64 * 1024
+"""Of tensors and arrays that are no larger, the content is noted: counters, running means, masks."""
+_MOST_ELEMENTS: Final = 100_000
+"""Of longer containers, the content is not noted."""
+_CONTAINERS: Final = (list, dict, set, collections.deque, bytearray)
+_MOST_WORDS: Final = 20
+
+
+# ---- the state in reach --------------------------------------------------------------------------------------
+
+
+class Remembered:
+    """What a function can reach and change, as it was when this was made: attributes, globals, variables, lists, dicts.
+
+    It is held weakly as far as that is possible, so that what the program drops is gone when it drops it.
+    """
+
+    def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
+        reach = _Light(roots)
+        self.unknown = reach.unknown
+        """What may have changed, and nobody knows."""
+        self._noted = [_Noted(holder, reach.owners.get(id(holder.value))) for holder in reach.holders]
+        self._tensors = reach.tensors
+
+    @contextlib.contextmanager
+    def put_back(self) -> Iterator[list[str]]:
+        """Inside, everything is as it was, but for what is told. Afterwards it is as it was before."""
+        left = list(self.unknown)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._tensors_put_back(left))
+            for each in self._noted:
+                path = each.path
+                try:
+                    holder, is_whole = each.woken()
+                    if holder is None or not (holder.changed() and is_whole):
+                        left += [] if is_whole else [path]
+                        continue
+                    now = copy.copy(holder)
+                    now.note()
+                    stack.callback(_put_back, now)
+                    holder.put_back()
+                except Exception as error:  # noqa: BLE001 - objects of the user's, which may refuse
+                    left.append(f"{path} ({in_words(error)})")
+            yield left
+
+    @contextlib.contextmanager
+    def _tensors_put_back(self, left: list[str]) -> Iterator[None]:
+        with torch_compat.plain_torch():
+            written = [(each, tensor) for each in self._tensors if (tensor := each.written()) is not None]
+            present = [(tensor, tensor.detach().clone()) for each, tensor in written if each.content is not None]
+        with torch_compat.not_counting_writes([tensor for tensor, _ in present]):
+            for each, tensor in written:
+                if each.content is None or not _overwrite(tensor, each.content):
+                    left.append(f"{each.path}, a tensor")
+            try:
+                yield
+            finally:
+                for tensor, content in present:
+                    _overwrite(tensor, content)
+
+
+class _Light(Reach):
+    """Whatever is in reach, without copies of what is large. It is made for each call that begins to be recorded."""
+
+    most = 20_000
+
+    def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
+        self.tensors: list[_NotedTensor] = []
+        self.unknown: list[str] = []
+        self.owners: dict[int, Any] = {}
+        """Whose attributes a dict holds."""
+        super().__init__(roots)
+        self._say_why_not()
+
+    def _meet_tensor(self, path: str, value: torch.Tensor) -> None:
+        self.tensors.append(_NotedTensor(path, value))
+
+    def _meet_object(self, path: str, value: Any) -> None:
+        if not is_a(value, io.IOBase):  # which nobody can pickle
+            super()._meet_object(path, value)
+            self._say_why_not()
+
+    def _meet_attributes(self, path: str, value: Any, attributes: dict[str, Any]) -> None:
+        if is_a(value, torch.nn.Module):
+            for name, each in attributes.items():  # a dozen tables for each module, nearly all of them empty
+                if "_hooks" in name and isinstance(each, dict) and not each:
+                    self.paths[id(each)] = path
+        self.owners[id(attributes)] = value
+        super()._meet_attributes(path, value, attributes)
+
+    def _hold(self, holder: Holder) -> None:
+        value = holder.value
+        if isinstance(value, functools._lru_cache_wrapper):
+            return
+        if _is_large(value):
+            self.unknown.append(f"{holder.path}, a large {type(value).__qualname__}")
+            return
+        super()._hold(holder)
+
+    def _say_why_not(self) -> None:
+        if self.why_not:
+            self.unknown.append(self.why_not)
+            self.why_not = ""
+
+
+def _is_large(value: Any) -> bool:
+    if type(value).__module__ == "numpy":
+        return getattr(value, "nbytes", 0) > _MOST_BYTES
+    if type(value) is dict:
+        return len(value) > _MOST_ELEMENTS
+    base: Any = next((each for each in _CONTAINERS if isinstance(value, each)), None)
+    return base is not None and base.__len__(value) > _MOST_ELEMENTS
+
+
+class _Noted:
+    """One thing that can change, and what it held."""
+
+    def __init__(self, holder: Holder, owner: Any) -> None:
+        kind = type(holder.value if owner is None else owner).__qualname__
+        self.path = f"{holder.path}, a {kind}" if holder.path else "a global"
+        self._of_owner = owner is not None
+        self._value = _weakly(holder.value if owner is None else owner)
+        self._before = [(_weakly(key), _weakly(value)) for key, value in holder.before]
+        self._holder = holder
+        holder.value, holder.before = None, []
+
+    def woken(self) -> tuple[Holder | None, bool]:
+        """The holder, if what it holds is there yet; and whether all is there that was in it."""
+        value = _strongly(self._value)
+        if value is _GONE:
+            return None, True
+        before = [(_strongly(key), _strongly(held)) for key, held in self._before]
+        holder = copy.copy(self._holder)
+        holder.value = attributes_of(value) if self._of_owner else value
+        holder.before = before
+        return holder, not any(part is _GONE for pair in before for part in pair)
+
+
+class _NotedTensor:
+    """A tensor: how often it was written to, and what is in it, if that is little."""
+
+    def __init__(self, path: str, tensor: torch.Tensor) -> None:
+        self.path = path
+        self.content: torch.Tensor | None = None
+        self._tensor = weakref.ref(tensor)
+        self._version = None if tensor.is_inference() else torch_compat.times_written(tensor)
+        if has_memory(tensor) and tensor.nbytes <= _MOST_BYTES:
+            self.content = tensor.detach().clone()
+
+    def written(self) -> torch.Tensor | None:
+        """The tensor, if it is not as it was."""
+        tensor = self._tensor()
+        if tensor is None:
+            return None
+        if self.content is None:
+            same = tensor.is_inference() or torch_compat.times_written(tensor) == self._version
+        else:
+            same = (
+                tensor.shape == self.content.shape
+                and tensor.dtype == self.content.dtype
+                and torch.equal(tensor.detach(), self.content)
+            )
+        return None if same else tensor
+
+
+def _overwrite(tensor: torch.Tensor, content: torch.Tensor) -> bool:
+    """Writes values into a tensor. Whether it can be done."""
+    if tensor.shape != content.shape or tensor.dtype != content.dtype:
+        return False
+    try:
+        with torch_compat.plain_torch(), torch.inference_mode(tensor.is_inference()):
+            tensor.detach().copy_(content)
+    except RuntimeError:  # several of its elements lie in one place
+        return False
+    return True
+
+
+def _put_back(holder: Holder) -> None:
+    with contextlib.suppress(Exception):
+        holder.put_back()
+
+
+_GONE: Final = object()
+_KEPT: Final = (*ATOMS, type)
+
+
+class _Weak(weakref.ref[Any]):
+    """Stands for an object that is not to be kept alive."""
+
+    __slots__ = ()
+
+
+def _weakly(value: Any) -> Any:
+    """What stands for a value: itself, if it is of a kind that nobody sees the end of."""
+    if type(value) in (dict, list, tuple) or is_a(value, _KEPT):
+        return value
+    try:
+        return _Weak(value)
+    except TypeError:
+        return value
+
+
+def _strongly(held: Any) -> Any:
+    """The value, if it is there yet; or `_GONE`."""
+    if type(held) is not _Weak:
+        return held
+    found = held()
+    return _GONE if found is None else found
 
 
 # ---- the beginning of a call ---------------------------------------------------------------------------------
 
 
 class Entry:
-    """A call at its beginning: what is called, copies of its arguments, random numbers and modes of torch."""
+    """A call at its beginning: what is called, copies of its arguments, random numbers and modes of torch.
+
+    Of what the function can reach otherwise there is a note, by which it is put back when a record is written.
+    """
 
     def __init__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, dynamic: bool | None = None) -> None:
         self.fn = fn
@@ -84,6 +303,13 @@ class Entry:
         self.copies = Copies()
         self.random: RngState | None = None
         self.surroundings: State | None = None
+        self.state: Remembered | None = None
+        self.why_no_state = ""
+        try:
+            with torch_compat.plain_torch():
+                self.state = Remembered(_roots(fn, args, kwargs))
+        except Exception as error:  # noqa: BLE001 - objects of the user's, which may refuse to be looked at
+            self.why_no_state = f"whatever it can reach, for that could not be noted ({in_words(error)})"
         try:
             with torch_compat.plain_torch():
                 self.kwargs = {name: self.copies.of(f"kwargs[{name!r}]", value) for name, value in kwargs.items()}
@@ -91,7 +317,8 @@ class Entry:
             self.random = RngState.capture()
             self.surroundings = msgspec.structs.replace(surroundings.observe(stable=True), rng=())  # those are above
         except Exception as error:  # noqa: BLE001 - without a copy there is no record; the call goes on
-            self.args, self.why_unknown = None, f"the arguments could not be copied: {in_words(error)}"
+            self.args = None
+            self.why_unknown = f"the arguments could not be copied: {in_words(error)}"
 
     @classmethod
     def unknown(cls, fn: Any) -> Entry:
@@ -99,8 +326,32 @@ class Entry:
         entry = cls.__new__(cls)
         entry.fn, entry.args, entry.kwargs, entry.dynamic = fn, None, {}, None
         entry.copies, entry.random, entry.surroundings = Copies(), None, None
+        entry.state, entry.why_no_state = None, ""
         entry.why_unknown = "the translator did not see the call from its beginning"
         return entry
+
+    @contextlib.contextmanager
+    def state_put_back(self) -> Iterator[list[str]]:
+        """Inside, what the function can reach is as it was at the beginning. Tells of what is not."""
+        if self.state is None:
+            yield [self.why_no_state] if self.why_no_state else []
+            return
+        with self.state.put_back() as left:
+            yield left
+
+
+def _roots(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What a call can change, and is not copied: the function, and those among the arguments."""
+    yield (
+        (type(fn).__qualname__ if isinstance(fn, torch.nn.Module) else getattr(fn, "__qualname__", "the function")),
+        fn,
+    )
+    for number, value in enumerate(args):
+        if isinstance(value, FunctionType):
+            yield f"args[{number}]", value
+    for name, value in kwargs.items():
+        if isinstance(value, FunctionType):
+            yield f"kwargs[{name!r}]", value
 
 
 # ---- the crash -----------------------------------------------------------------------------------------------
@@ -122,8 +373,15 @@ class Crash:
     """Why the record can be read, but not replayed."""
 
     @classmethod
-    def of(cls, frames: list[Frame], fault: BaseException, entry: Entry, folder: str | None) -> Crash:
-        """Writes the record of a crash, and tells of it."""
+    def of(
+        cls,
+        frames: list[Frame],
+        fault: BaseException,
+        entry: Entry,
+        folder: str | None,
+        known: Sequence[Crash] = (),
+    ) -> Crash:
+        """Writes the record of a crash, and tells of it; unless it is one of those that are `known`: that was done."""
         work = Work.of(frames, fault)
         failure = failure_of(fault)
         fault.__traceback__ = fault.__context__ = fault.__cause__ = None
@@ -132,14 +390,27 @@ class Crash:
             crash = cls(fault, work.stack, failure, work.instruction, why_no_record="this is a replay")
             replay.met(crash)
             return crash
+        crash = cls(fault, work.stack, failure, work.instruction)
+        before = next((each for each in known if crash.is_like(each) and each.has_record), None)
+        if before is not None:
+            return replace(crash, path=before.path, why_no_replay=before.why_no_replay)
         path, why_no_record, why_no_replay = None, "", ""
         try:
             path, why_no_replay = write(_folder(folder), entry, failure, work)
         except Exception as error:  # noqa: BLE001 - the user's call has to go on
             why_no_record = in_words(error)
-        crash = cls(fault, work.stack, failure, work.instruction, path, why_no_record, why_no_replay)
+        crash = replace(crash, path=path, why_no_record=why_no_record, why_no_replay=why_no_replay)
         log.warning("%s", crash)
         return crash
+
+    @property
+    def has_record(self) -> bool:
+        """Whether there is a record, and nobody has removed it."""
+        return self.path is not None and os.path.isdir(self.path)
+
+    def is_like(self, other: Crash) -> bool:
+        """Whether it is the same failure, at the same line of the program."""
+        return self.failure.is_like(other.failure) and self.stack[-1:] == other.stack[-1:]
 
     def __str__(self) -> str:
         users = [place for place in self.stack if not place.file.startswith(OWN)]
@@ -261,8 +532,9 @@ def write(folder: Path, entry: Entry, failure: Failure, work: Work) -> tuple[str
     new = folder / temporary_name()
     new.mkdir()
     try:
-        state, why = _write_state(new, entry)
-        record = _record(entry, failure, work, state, why)
+        with entry.state_put_back() as left:
+            state, why = _write_state(new, entry)
+        record = _record(entry, failure, work, state, why, left)
         with open(new / RECORD_FILE, "xb") as file:
             file.write(encode(record))
             _flush(file)
@@ -313,7 +585,9 @@ def _why_not(entry: Entry, error: BaseException) -> str:
     return in_words(error)
 
 
-def _record(entry: Entry, failure: Failure, work: Work, state: StateFile | None, why_no_state: str) -> Record:
+def _record(
+    entry: Entry, failure: Failure, work: Work, state: StateFile | None, why_no_state: str, left: Sequence[str] = ()
+) -> Record:
     users = [place for place in work.stack if not place.file.startswith(OWN)]
     return Record(
         format=FORMAT,
@@ -331,7 +605,7 @@ def _record(entry: Entry, failure: Failure, work: Work, state: StateFile | None,
         dynamic=entry.dynamic,
         surroundings=entry.surroundings,
         path=tuple(os.path.abspath(each) for each in sys.path),
-        kept=tuple(entry.copies.kept),
+        kept=(*entry.copies.kept, *left[:_MOST_WORDS]),
         state=state,
         why_no_state=why_no_state,
     )

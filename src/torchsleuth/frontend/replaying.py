@@ -62,12 +62,21 @@ class Replayed:
     def crashes(self) -> bool:
         return self.failure is not None
 
+    @property
+    def doubt(self) -> str:
+        """Why it means little that the translator does not fail. Empty, if it means that it is mended."""
+        if self.verdict is not Verdict.PASSED or not self.record.kept:
+            return ""
+        return f"the record does not have the state of then, but what the crash left of {'; '.join(self.record.kept)}"
+
     def __str__(self) -> str:
         return "\n".join((self._verdict_words(), *(f"Since then: {each}." for each in self.changes)))
 
     def _verdict_words(self) -> str:
         then = f"{self.record.failure.type}: {self.record.failure.message}"
         if self.failure is None:
+            if self.doubt:
+                return f"The translator does not fail from what was kept; the call {self.outcome}. But {self.doubt}."
             return f"The translator does not fail any more; the call {self.outcome}. Then it was {then}."
         if self.verdict is Verdict.SAME:
             return f"The translator fails as it did: {then} ({self.failure.place})."
@@ -136,7 +145,8 @@ def _replayed(record: Record, folder: Path, state: dict[str, Any], dynamic: bool
         state["random"].restore()
         try:
             value = captured.run(state["args"], state["kwargs"])
-            outcome = f"returns a {type(value).__qualname__}"
+            kind = type(value).__qualname__
+            outcome = f"returns {'an' if kind[0] in 'aeiouAEIO' else 'a'} {kind}"
         except CrashMet:
             pass
         except (Exception, SystemExit) as error:  # noqa: BLE001 - most likely it is what the program raises

@@ -33,6 +33,7 @@ from typing import Any, Final
 import torch
 
 from torchsleuth import torch_compat
+from torchsleuth.frontend.kinds import is_a
 from torchsleuth.frontend.outside import attributes_of, slots_of
 
 MOST: Final = 300_000
@@ -411,6 +412,9 @@ def has_memory(tensor: torch.Tensor) -> bool:
 class Reach:
     """Everything in reach of some roots, as it was when this was made."""
 
+    most = MOST
+    """Objects, at most: else `why_not` says so."""
+
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.paths: dict[int, str] = {}
         """Where each object was found first, by its id."""
@@ -425,8 +429,8 @@ class Reach:
         self._memories: dict[int, _Memory] = {}
         while self._waiting and not self.why_not:
             self._meet(*self._waiting.pop())
-            if len(self.paths) > MOST:
-                self.why_not = f"more than {MOST:,} objects are in its reach"
+            if len(self.paths) > self.most:
+                self.why_not = f"more than {self.most:,} objects are in its reach"
         for holder in self.holders:
             holder.note()
 
@@ -454,31 +458,31 @@ class Reach:
     # -- finding it
 
     def _meet(self, path: str, value: Any) -> None:
-        if isinstance(value, ATOMS) or id(value) in self.paths:
+        if is_a(value, ATOMS) or id(value) in self.paths:
             return
         self.paths[id(value)] = path
         self._kept.append(value)
-        if isinstance(value, torch.Tensor):
+        if is_a(value, torch.Tensor):
             self._meet_tensor(path, value)
-        elif isinstance(value, FunctionType):
+        elif is_a(value, FunctionType):
             self._meet_function(path, value)
-        elif isinstance(value, type):
+        elif is_a(value, type):
             if _is_users(getattr(sys.modules.get(value.__module__), "__file__", None), value.__module__):
                 self._hold(_Class(value.__qualname__, value))
                 self._follow(value.__qualname__, *value.__bases__)
             return
-        elif isinstance(value, ModuleType):
+        elif is_a(value, ModuleType):
             return
-        elif isinstance(value, MethodType):
+        elif is_a(value, MethodType):
             self._follow(path, value.__func__)
             self._follow(f"{path}.__self__", value.__self__)
-        elif isinstance(value, CellType):
+        elif is_a(value, CellType):
             self._hold(_Cell(path, value))
-        elif isinstance(value, functools.partial):
+        elif is_a(value, functools.partial):
             self._follow(path, value.func, value.args, value.keywords)
-        elif isinstance(value, (staticmethod, classmethod)):
+        elif is_a(value, (staticmethod, classmethod)):
             self._follow(path, value.__func__)
-        elif isinstance(value, property):
+        elif is_a(value, property):
             self._follow(path, value.fget, value.fset, value.fdel)
         else:
             self._meet_object(path, value)
@@ -488,21 +492,21 @@ class Reach:
 
     def _meet_object(self, path: str, value: Any) -> None:
         kind: Any = type(value)
-        if isinstance(value, (list, collections.deque, bytearray)):
+        if is_a(value, (list, collections.deque, bytearray)):
             self._hold(_Sequence(path, value))
-        elif isinstance(value, dict):
+        elif is_a(value, dict):
             self._hold(_Mapping(path, value))
-        elif isinstance(value, set):
+        elif is_a(value, set):
             self._hold(_Set(path, value))
-        elif isinstance(value, (tuple, frozenset)):
+        elif is_a(value, (tuple, frozenset)):
             self._waiting.extend((f"{path}[{number}]", each) for number, each in enumerate(kind.__iter__(value)))
-        elif isinstance(value, types.MappingProxyType):
+        elif is_a(value, types.MappingProxyType):
             self._waiting.extend((f"{path}[{key!r:.40}]", each) for key, each in value.items())
-        elif isinstance(value, (torch.Generator, random.Random)) or _is_numpys(value):
+        elif is_a(value, (torch.Generator, random.Random)) or _is_numpys(value):
             self._hold(_Native(path, value))
-        elif isinstance(value, functools._lru_cache_wrapper):
+        elif is_a(value, functools._lru_cache_wrapper):
             self._hold(_Cache(path, value))
-        elif isinstance(value, (types.CoroutineType, types.AsyncGeneratorType)) or _is_used_up(kind):
+        elif is_a(value, (types.CoroutineType, types.AsyncGeneratorType)) or _is_used_up(kind):
             self.why_not = f"{path} is a {kind.__qualname__}, which a call uses up"
         if own_slots(kind) and self._is_open(value):
             self._hold(_Slots(path, value))
@@ -513,7 +517,7 @@ class Reach:
         if getattr(type(value), "is_captured", False) is True:
             self._follow(path, attributes.get("fn"))
             return
-        if isinstance(value, torch.nn.Module):
+        if is_a(value, torch.nn.Module):
             for name in _TABLES:  # as their owner's attributes, which they are to everybody
                 table = attributes.get(name)
                 if isinstance(table, dict) and id(table) not in self.paths:
@@ -611,7 +615,7 @@ def _is_pythons(name: str, value: Any) -> bool:
 
 def _is_numpys(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(
+    return numpy is not None and is_a(
         value, (numpy.ndarray, numpy.random.Generator, numpy.random.RandomState)
     )  # fmt: skip
 
