@@ -33,10 +33,19 @@ Sleuth = Callable[..., int]
 
 
 @pytest.fixture
-def sleuth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sleuth:
+def notes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the command is told in its child: so it runs the script in this process."""
+    folder = str(tmp_path_factory.mktemp("notes"))
+    monkeypatch.setenv(breaks_command.NOTES, folder)
+    return folder
+
+
+@pytest.fixture
+def sleuth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: str) -> Sleuth:
     """Runs the command in this process, in a folder of its own, and gives its exit code."""
 
     def run(*arguments: str, width: int = 120) -> int:
+        monkeypatch.setenv(breaks_command.NOTES, notes)
         monkeypatch.setattr(main.out, "width", width)
         monkeypatch.setattr(sys, "argv", ["sleuth", "breaks", *arguments])
         with pytest.raises(SystemExit) as left:
@@ -199,6 +208,63 @@ def test_the_command_works_by_itself(tmp_path: Path) -> None:
     assert ran.stdout.splitlines()[0] == "step   no breaks "
 
 
+def by_itself(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as it is typed."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", breaks_command.NOTES)}
+    command = [sys.executable, "-m", "torchsleuth", "breaks", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("death", "words"),
+    [
+        ("os._exit(5)", "left with exit code 5, past Python's own end"),
+        ("os.kill(os.getpid(), 15)", "died of SIGTERM"),
+        ("import ctypes; ctypes.string_at(0)", "died of SIGSEGV"),
+    ],
+)
+def test_what_is_known_of_a_script_that_kills_its_process_is_told(tmp_path: Path, death: str, words: str) -> None:
+    """Covers: F12"""
+    written(tmp_path, f"import os\n{WHOLE}\nprint('before')\n{death}\n")
+    ran = by_itself(tmp_path, "script.py:step", "--no-dynamo")
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0].rstrip() == "step   no breaks"
+    assert any(line.startswith(f"note: its process {words}") for line in lines)
+    assert lines[-1] == "Next: python script.py"
+    assert "before" in ran.stderr
+
+
+def test_a_script_that_dies_in_the_call_is_one_clear_error(tmp_path: Path) -> None:
+    """Covers: F12"""
+    written(tmp_path, "import ctypes\ndef step(x):\n    return ctypes.string_at(x)\nstep(0)\n")
+    ran = by_itself(tmp_path, "script.py:step", "--no-dynamo", "--json")
+    assert ran.returncode == 2, ran.stderr
+    error = json.loads(ran.stdout)["error"]
+    assert error["what"] == "script.py:step could not be looked at"
+    assert error["cause"].startswith("its process died of SIGSEGV in call 1 of step")
+    assert error["remedy"].startswith("see that it runs by itself first: python script.py")
+    ran = by_itself(tmp_path, "script.py:step", "--no-dynamo")
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (2, "Next: python script.py")
+
+
+def test_what_a_script_prints_at_its_end_is_not_in_the_answer(tmp_path: Path) -> None:
+    """Covers: F12"""
+    at_the_end = "import atexit, os\natexit.register(lambda: (print('leaving'), os.write(1, b'raw')))\n"
+    written(tmp_path, at_the_end + WHOLE)
+    ran = by_itself(tmp_path, "script.py:step", "--no-dynamo", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["functions"][0]["name"] == "step"
+    assert "leaving" in ran.stderr
+    assert "raw" in ran.stderr
+
+
+def test_an_interrupted_command_leaves_as_shells_know_it(tmp_path: Path) -> None:
+    """Covers: F12"""
+    written(tmp_path, "import os, signal\ndef step(x): pass\nos.kill(os.getpid(), signal.SIGINT)\n")
+    assert by_itself(tmp_path, "script.py:step", "--no-dynamo").returncode in (130, -signal.SIGINT)
+
+
 # ---- how it ends -----------------------------------------------------------------------------------------------
 
 
@@ -206,6 +272,7 @@ HERE = Place("/home/me/script.py", 7, "step")
 FAULT = Failure("KeyError: 'what'", HERE)
 
 
+@pytest.mark.usefixtures("notes")
 @pytest.mark.parametrize(
     ("function", "code", "following"),
     [
@@ -431,10 +498,11 @@ def test_an_interrupted_script_still_tells_what_is_known(
     sleuth: Sleuth, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written(tmp_path, WHOLE + "raise KeyboardInterrupt\n")
-    assert sleuth("script.py:step", "--no-dynamo") == 0
+    assert sleuth("script.py:step", "--no-dynamo") == 130
     assert "note: the script was interrupted" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("notes")
 def test_an_error_has_the_parts_of_all_our_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     written(tmp_path, "def step(x): pass\n")

@@ -202,6 +202,7 @@ def test_where_eager_fails_nothing_can_be_said(
     assert sleuth("broken.py:step", "--backend", "eager") == 2
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].strip() == "UNCLEAR"
+    assert next(line.split()[:2] for line in lines if line.startswith("eager ")) == ["eager", "fails"]
     assert lines[-1] == "Next: python broken.py"
 
 
@@ -257,8 +258,9 @@ def test_a_backend_that_hangs_or_kills_the_process_is_at_fault(tmp_path: Path) -
     assert "torchsleuth with hangs_or_dies wrong crashed with SIGSEGV" in words
     assert "but not alike" in words
     assert "node by node the same" in words
-    assert ran.stdout.splitlines()[-1] == "Next: sleuth run --level always script.py"
+    assert ran.stdout.splitlines()[-1] == "Next: sleuth run --timeout 30 --level always script.py"
     assert "Dynamo with hangs_or_dies timed out after 10 s" in ran.stderr
+    assert "(unknown)" not in ran.stderr
 
 
 @pytest.mark.usefixtures("sleuth")
@@ -288,12 +290,39 @@ def test_what_to_watch_is_said_where_the_script_compiles_nothing() -> None:
     hang = Run(Way.DYNAMO, "hangs", Standing.WRONG, "hangs", failure=TimedOut(deadline=3))
     said = dataclasses.replace(a_testimony(Blame.BACKEND), dynamo=hang)
     asked = Asked("train.py:step", ("--epochs", "2"), "my.backends:hangs")
+    following = "sleuth run --timeout 1200 --level always train.py --epochs 2"
+    added = "call torch.compile(step, backend=my.backends.hangs) in train.py, then: "
+    assert command.next_command(asked, "step", said, compiles=True) == following
+    assert command.next_command(asked, "step", said, compiles=False) == added + following
+    quick = dataclasses.replace(asked, deadline=3)
+    assert "--timeout 30 " in command.next_command(quick, "step", said, compiles=True)
+    unclear = dataclasses.replace(
+        a_testimony(Blame.UNCLEAR), dynamo=dataclasses.replace(hang, failure=Crashed(signal=6))
+    )
     watched = "torch.compile(step, backend=torchsleuth.watch(my.backends.hangs, level=4))"
-    assert command.next_command(asked, "step", said, compiles=False) == f"call {watched} in train.py, and run that"
-    assert command.next_command(asked, "step", said, compiles=True) == "sleuth run --level always train.py --epochs 2"
+    assert command.next_command(asked, "step", unclear, compiles=False) == f"call {watched} in train.py, and run that"
     otherwise = dataclasses.replace(said, dynamo=dataclasses.replace(hang, failure=None, effect="it is a list"))
     again = "sleuth witness --backend my.backends:hangs --json train.py:step -- --epochs 2"
     assert command.next_command(asked, "step", otherwise, compiles=True) == again
+
+
+def test_what_was_watched_in_vain_is_not_to_be_watched_again() -> None:
+    """Covers: U28"""
+    wrong = Run(Way.DYNAMO, "wrong", Standing.WRONG, "raises ValueError", failure=Crashed(signal=11))
+    said = dataclasses.replace(a_testimony(Blame.BACKEND), dynamo=wrong)
+    asked = Asked("train.py:step", backend="wrong", call=2, deadline=3)
+    again = "sleuth witness --backend wrong --call 2 --deadline 3 --json train.py:step"
+    for compiles in (False, True):
+        assert command.next_command(asked, "step", said, compiles=compiles) == again
+
+
+def test_what_does_not_end_in_eager_is_given_more_time() -> None:
+    """Covers: U28"""
+    hang = Run(Way.EAGER, "", Standing.WRONG, "hangs", failure=TimedOut(deadline=3))
+    said = dataclasses.replace(a_testimony(Blame.UNCLEAR), eager=hang)
+    asked = Asked("train.py:step", deadline=3)
+    again = "sleuth witness --backend inductor --deadline 6 train.py:step"
+    assert command.next_command(asked, "step", said, compiles=True) == again
 
 
 # ---- outcomes of a process -----------------------------------------------------------------------------------
@@ -414,6 +443,14 @@ def test_only_where_graphs_differ_nodes_are_shown() -> None:
         "… 8 nodes that are the same",
     ]
     assert "    # net.py:10 in f" in lines
+    with_one_more = align([DescribedGraph(tuple(ours[7:]))], [DescribedGraph(tuple(same_nodes[7:13]))])
+    assert "    … 1 node that is the same" in shown(a_testimony(Blame.OURS, with_one_more)).splitlines()
+
+
+def test_what_is_not_known_of_a_failure_is_not_said() -> None:
+    failed = Run(Way.EAGER, "", Standing.WRONG, "dies", failure=Crashed(signal=11))
+    assert (failed.data()["failure"], failed.data()["standing"]) == ("crashed with SIGSEGV", "fails")
+    assert Run(Way.DYNAMO, "", Standing.WRONG, "dies", failure=Crashed(signal=11)).data()["standing"] == "wrong"
 
 
 def test_a_long_difference_is_cut_and_control_characters_do_nothing() -> None:

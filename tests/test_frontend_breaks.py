@@ -436,6 +436,7 @@ def test_what_dynamo_says_is_taken_apart() -> None:
     assert objection.explanation == "Detected data-dependent branching."
     assert objection.hints == ("Use `torch.cond`.", "Or nothing.")
     assert (Objection("generic_jump").headline, Objection("").headline) == ("generic_jump", "")
+    assert Objection("generic_jump TensorVariable()").headline == "Data-dependent branching"
     assert (Objection("generic_jump").explanation, Objection("generic_jump").hints) == ("", ())
 
 

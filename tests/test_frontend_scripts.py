@@ -97,7 +97,39 @@ def test_what_is_no_script_is_refused(write: Write, words: str, said: str) -> No
 def test_a_script_that_does_not_parse_is_refused_with_the_line(write: Write) -> None:
     with pytest.raises(ScriptError, match="cannot be read") as raised:
         heard(write("x = 1\nx ="))
-    assert "line 2" in raised.value.cause
+    assert raised.value.cause.count("line 2") == 1
+
+
+def test_a_script_in_no_encoding_that_it_declares_is_refused_as_python_refuses_it(write: Write, tmp_path: Path) -> None:
+    name = write("")
+    (tmp_path / name).write_bytes(b"def f(x): pass\n# caf\xe9\nf(1)\n")
+    with pytest.raises(ScriptError, match="cannot be read") as raised:
+        heard(f"{name}:f")
+    assert "not in utf-8 (line 2)" in raised.value.cause
+    (tmp_path / name).write_bytes(b"# coding: latin-1\ndef f(x): pass\n# caf\xe9\nf('\xe9')\n")
+    assert heard(f"{name}:f")[0].arguments == [("é",)]
+
+
+@pytest.mark.parametrize("function", ["", ":f", ":unheard_of.f"])
+def test_a_module_of_a_package_is_said_to_be_that(write: Write, tmp_path: Path, function: str) -> None:
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    write("", "outer/__init__.py")
+    write("", "outer/inner/__init__.py")
+    name = write("from . import other\ndef f(x): return x\nunheard_of = f\nf(1)\n", "outer/inner/main.py")
+    with pytest.raises(NeverCalled, match="is part of a package") as raised:
+        heard(f"{name}{function}")
+    assert "relative import" in raised.value.cause
+    imported = (
+        f"from outer.inner.main import {function[1:].partition('.')[0]}" if function else "import outer.inner.main"
+    )
+    assert raised.value.remedy.endswith(imported)
+    assert str(tmp_path) in raised.value.remedy
+
+
+def test_what_compiles_cannot_be_named_itself(write: Write) -> None:
+    with pytest.raises(NoSuchFunction) as raised:
+        heard(f"{write('import torch; torch.compile(lambda x: x)')}:torch.compile")
+    assert "is what compiles functions" in raised.value.cause
 
 
 # ---- it is run as Python runs it -------------------------------------------------------------------------------
@@ -260,6 +292,50 @@ def test_a_compiled_function_is_handed_over_as_it_was_written(write: Write) -> N
     listener, _ = heard(f"{name}:step")
     assert listener.calls[0].fn.__code__.co_name == "step"
     assert not hasattr(listener.calls[0].fn, "_torchdynamo_orig_callable")
+
+
+COMPILED_WITH_SYMBOLS = """
+    import torch
+    class Net(torch.nn.Module):
+        def forward(self, x): return x + 1
+    net = Net()
+    def step(x): return x + 1
+    def plain(x): return x + 1
+    @torch.compile(dynamic=True, backend="eager")
+    def decorated(x): return x + 1
+    fast = torch.compile(step, dynamic=True, backend="eager")
+    compiled = torch.compile(net, dynamic=True, backend="eager")
+    static = torch.compile(dynamic=False, backend="eager")(lambda x: x + 1)
+    in_place = Net()
+    in_place.compile(dynamic=True, backend="eager")
+    method = Net()
+    method.forward = torch.compile(method.forward, dynamic=True, backend="eager")
+    for each in (fast, compiled, decorated, static, in_place, plain, method):
+        each(torch.ones(2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "dynamic"),
+    [
+        ("step", [True]),
+        ("fast", [True]),
+        ("plain", [None]),
+        ("decorated", [True]),
+        ("compiled", [True]),
+        ("net", [True]),
+        ("static", [False]),
+        ("in_place", [True]),
+        ("Net.forward", [True, True, True]),
+        ("method", [True]),
+    ],
+)
+def test_what_the_script_tells_torch_compile_of_sizes_holds_for_what_is_named(
+    write: Write, function: str, dynamic: list[bool | None]
+) -> None:
+    """Covers: F12"""
+    listener, _ = heard(f"{write(COMPILED_WITH_SYMBOLS)}:{function}")
+    assert [call.dynamic for call in listener.calls] == dynamic
 
 
 METHODS = """

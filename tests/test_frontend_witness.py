@@ -356,6 +356,36 @@ def test_what_does_not_repeat_itself_is_no_measure() -> None:
     assert "does not repeat itself" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda x: lambda y: x + y, "what it returns cannot be compared: it is a function"),
+        (lambda x: (each for each in [x]), "what it returns cannot be compared: it is a generator"),
+        (lambda x: {"a": x + 1, "b": object()}, "output['b'] cannot be compared: it is an object"),
+    ],
+)
+def test_what_nobody_can_compare_is_said_to_be_that(make: Callable[[torch.Tensor], Any], words: str) -> None:
+    testimony = witness(make, (torch.ones(2),), "eager")
+    assert testimony.blame is Blame.UNCLEAR
+    assert testimony.eager.words.startswith(words)
+    assert {run.standing for run in testimony.runs} == {Standing.UNKNOWN}
+    assert all(" at 0x" not in run.words for run in testimony.runs)
+
+
+def test_arguments_are_counted_as_they_were_given() -> None:
+    def graph(*given: Any) -> Any:
+        made = fx.Graph()
+        made.output(made.call_function(nn.functional.pad, (made.placeholder("x"), *given)))
+        return described(fx.GraphModule({}, made))
+
+    def why(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
+        return align([graph(*one)], [graph(*other)]).rows[0].why
+
+    assert why(((1, 1),), ((1, 1), "constant", None)) == "ours has 2 arguments, Dynamo 4 arguments"
+    assert why(((1, 1), None), ((1, 1, 0, 0), None)) == "ours takes (1, 1), Dynamo (1, 1, 0, 0)"
+    assert why((slice(2),), (2,)) == "ours takes slice(None, 2, None), Dynamo 2"
+
+
 def test_rounding_is_nobodys_fault() -> None:
     """Covers: U12"""
 

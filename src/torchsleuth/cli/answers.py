@@ -8,17 +8,19 @@ A command makes an `Answer`; `give` prints it in the form that was asked for.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
+import re
 import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -26,6 +28,9 @@ from rich.text import Text
 
 from torchsleuth.case.words.wording import clean
 from torchsleuth.errors import CaseError, ConfigError, MissingTorchName, NotFound, SleuthError, StoreError, in_words
+
+_COMMAND: Final = re.compile(r"(?:see [^:;]*: )?((?:sleuth|python) [^;]+)")
+"""A remedy that is a command, or that has something to be seen by one."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,10 @@ def give(console: Console, command: Callable[[], Answer], *, as_json: bool) -> i
 
 @contextmanager
 def stdout_apart() -> Iterator[None]:
-    """What is printed in this process goes to stderr: stdout is for the answer."""
+    """What is printed in this process goes to stderr: stdout is for the answer.
+
+    So does what is printed when the process ends: what runs inside may leave handlers for that.
+    """
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -82,6 +90,14 @@ def stdout_apart() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+        atexit.unregister(_stdout_to_stderr)
+        atexit.register(_stdout_to_stderr)  # the last one is called first
+
+
+def _stdout_to_stderr() -> None:
+    with suppress(OSError, ValueError):  # somebody has closed them
+        sys.stdout.flush()
+        os.dup2(2, 1)
 
 
 def after(error: SleuthError) -> str:
@@ -92,7 +108,8 @@ def after(error: SleuthError) -> str:
         return "sleuth doctor"
     if isinstance(error, CaseError) and error.file:
         return f"sleuth check-file {shlex.quote(error.file)}"
-    return "sleuth --help"
+    named = _COMMAND.match(error.remedy)
+    return named[1].strip() if named is not None else "sleuth --help"
 
 
 def error_data(error: SleuthError) -> dict[str, str]:

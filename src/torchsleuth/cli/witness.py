@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 
 DEADLINE: Final = 600.0
 """Seconds that a run has."""
+_ENOUGH: Final = 2.0
+"""So many times the deadline of a run is time enough for a script."""
+_SHORTEST: Final = 30.0
 _ATTEMPTS: Final = 20
-_CHILD: Final = (
+CHILD: Final = (
     "import os, sys; safe = getattr(sys.flags, 'safe_path', 0); safe or sys.path.pop(0); "
     "from torchsleuth.cli.main import main; safe or sys.path.insert(0, os.path.dirname(sys.executable)); main()"
 )
-"""What the child is given to do. The folder that we are in must not be where we import from."""
+"""What a child is given to do. The folder that we are in must not be where we import from."""
 UP_TO_THE_CALL: Final = "the script, up to the call"
 _FRAME: Final = re.compile(r'^  File "([^"\n]+)", line (\d+) in ', re.MULTILINE)
 _TIME_IS_UP: Final = "Timeout ("
@@ -81,6 +84,14 @@ class Asked:
         words = ["sleuth", verb, *more, self.script if function else self.path]
         apart = ["--"] if self.arguments and verb != "run" else []
         return shlex.join([*words, *apart, *self.arguments])
+
+    def again(self, *more: str, deadline: float | None = None) -> str:
+        """The same once more, with more options."""
+        given = ["--backend", self.backend]
+        given += ["--call", str(self.call)] if self.call != 1 else []
+        given += [] if self.dynamic is None else ["--dynamic" if self.dynamic else "--no-dynamic"]
+        given += ["--deadline", f"{deadline or self.deadline:g}"] if (deadline or self.deadline) != DEADLINE else []
+        return self.next("witness", *given, *more, function=True)
 
 
 def run(out: Console, err: Console, asked: Asked, *, as_json: bool) -> int:
@@ -190,24 +201,43 @@ def next_command(asked: Asked, name: str, testimony: Testimony, *, compiles: boo
         case Blame.OURS if testimony.records:
             return shlex.join(["sleuth", "replay", testimony.records[0], "--trust"])
         case Blame.OURS:  # what to send us
-            return asked.next("witness", "--backend", asked.backend, "--json", function=True)
+            return asked.again("--json")
         case Blame.UNCLEAR if not testimony.somebody_is_wrong:
+            if isinstance(testimony.eager.failure, TimedOut):
+                return asked.again(deadline=_ENOUGH * asked.deadline)
             if testimony.eager.failure is not None:
                 return shlex.join(["python", asked.path, *asked.arguments])
             return asked.next("breaks", function=True)
         case Blame.NOBODY if not compiles:
             return asked.next("breaks", function=True)
-    if testimony.dynamo.effect or testimony.ours.effect:  # values agree, so whoever watches them would see nothing
-        return asked.next("witness", "--backend", asked.backend, "--json", function=True)
     failure = testimony.dynamo.failure
+    hangs = isinstance(failure, TimedOut)
+    was_watched = testimony.blame is Blame.BACKEND and not hangs  # in vain, or there would be a case
+    if was_watched or testimony.dynamo.effect or testimony.ours.effect:  # where values agree, watching shows nothing
+        return asked.again("--json")
+    if hangs:
+        return _to_be_stopped(asked, name, compiles=compiles)
     level = "accuracy" if failure is None else "minify" if failure.verb == "raised" else "always"
     return asked.next("run", "--level", level) if compiles else _to_be_watched(asked, name)
 
 
+def _to_be_stopped(asked: Asked, name: str, *, compiles: bool) -> str:
+    """How to have a hang kept: it is stopped after some time. What a script does before the call has its time, too."""
+    timeout = max(_ENOUGH * asked.deadline, _SHORTEST)
+    following = asked.next("run", "--timeout", f"{timeout:g}", "--level", "always")
+    if compiles:
+        return following
+    return f"call torch.compile({name}, backend={_in_code(asked)}) in {shlex.quote(asked.path)}, then: {following}"
+
+
+def _in_code(asked: Asked) -> str:
+    """The backend as a script would name it."""
+    return f'"{asked.backend}"' if ":" not in asked.backend else asked.backend.replace(":", ".")
+
+
 def _to_be_watched(asked: Asked, name: str) -> str:
     """What to add to a script that compiles nothing: `sleuth run` would see no failure in it."""
-    backend = f'"{asked.backend}"' if ":" not in asked.backend else asked.backend.replace(":", ".")
-    watched = f"torch.compile({name}, backend=torchsleuth.watch({backend}, level=4))"
+    watched = f"torch.compile({name}, backend=torchsleuth.watch({_in_code(asked)}, level=4))"
     return f"call {watched} in {shlex.quote(asked.path)}, and run that"
 
 
@@ -225,7 +255,7 @@ def _in_children(out: Console, asked: Asked, say: Callable[[str], None], *, as_j
     words = ["witness", "--no-isolate", "--steps", str(folder), *asked.words(as_json=as_json)]
     try:
         for _ in range(_ATTEMPTS):
-            ended = run_child([*interpreter(), "-c", _CHILD, *words], say=say)
+            ended = run_child([*interpreter(), "-c", CHILD, *words], say=say)
             log.read()
             if log.code is not None:
                 return log.code  # whatever became of the process after its answer
@@ -238,7 +268,8 @@ def _in_children(out: Console, asked: Asked, say: Callable[[str], None], *, as_j
                 return give(out, partial(_never_came, asked, ended, outcome), as_json=as_json)
             if log.current == KEEPING:
                 keeping.settle(ended, outcome.stack)
-            say(f"{log.current} {outcome.describe()}; once more, without that")
+            said = outcome.describe().removesuffix(f" ({Stage.UNKNOWN})")
+            say(f"{log.current} {said}; once more, without that")
         return give(out, partial(_died_elsewhere, asked, ended), as_json=as_json)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -249,12 +280,12 @@ def _never_came(asked: Asked, ended: Ended, outcome: Crashed | TimedOut) -> NoRe
         _died_elsewhere(asked, ended)
     raise ScriptError(
         f"{asked.script} does not come to the call in {outcome.deadline:g} s",
-        cause=f"the script was stopped{_where(outcome.stack)}",
+        cause=f"the script was stopped{where_it_was(outcome.stack)}",
         remedy="give it more time (--deadline SECONDS), or a script that comes to the call sooner",
     )
 
 
-def _where(stack: str) -> str:
+def where_it_was(stack: str) -> str:
     """The line that a script was at, as the fault handler's words have it, innermost first: it was called by us."""
     frames = _FRAME.findall(stack)
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -45,6 +45,7 @@ _NOT_THE_USERS: Final = tuple(
     f"{os.path.dirname(os.path.abspath(file))}{os.sep}" for file in (torch.__file__, os.path.dirname(__file__))
 )
 """Where the files of torch are, and our own."""
+_SLICE: Final = "slice("
 BETWEEN: Final = "graph break"
 """What stands between two graphs."""
 
@@ -92,7 +93,7 @@ class Described:
     def __str__(self) -> str:
         if self.target == BETWEEN:
             return f"--- {BETWEEN} ---"
-        given = ", ".join(map(_words, self.arguments)).replace("(, ", "(").replace(", )", ")")
+        given = _listed(self.arguments)
         head = f"{self.name}: {self.shape}" if self.shape else self.name
         return f"{head} = {self.target}({given})"
 
@@ -211,7 +212,9 @@ def _arguments(value: Any, names: dict[fx.Node, Ref]) -> Iterator[str | Ref]:
     if isinstance(value, fx.Node):
         yield names[value]
     elif isinstance(value, slice):
+        yield _SLICE
         yield from _arguments((value.start, value.stop, value.step), names)
+        yield ")"
     elif isinstance(value, (tuple, list)):
         for each in value:
             if isinstance(each, (tuple, list)):
@@ -314,8 +317,13 @@ class _Alignment:
             return
         if ours.shape and dynamo.shape and ours.shape != dynamo.shape:
             yield f"ours is {ours.shape}, Dynamo's {dynamo.shape}"
+        given = _given(ours.arguments), _given(dynamo.arguments)
+        if len(given[0]) != len(given[1]):
+            yield f"ours has {_count(given[0])}, Dynamo {_count(given[1])}"
+            return
         if len(ours.arguments) != len(dynamo.arguments):
-            yield f"ours has {_count(ours.arguments)}, Dynamo {_count(dynamo.arguments)}"
+            longer = next(pair for pair in zip(*given, strict=True) if len(pair[0]) != len(pair[1]))
+            yield f"ours takes {_listed(longer[0])}, Dynamo {_listed(longer[1])}"
             return
         for one, other in zip(ours.arguments, dynamo.arguments, strict=True):
             if not self._same_argument(one, other):
@@ -418,6 +426,23 @@ def _by_line(left: _Left) -> Iterator[tuple[_Numbered | None, _Numbered | None]]
 def _of_one_line(one: Described, other: Described) -> bool:
     here, there = one.place, other.place
     return here is not None and there is not None and (here.file, here.line) == (there.file, there.line)
+
+
+def _given(arguments: Sequence[str | Ref]) -> list[list[str | Ref]]:
+    """The arguments as they were given: what stands between brackets is one of them."""
+    found: list[list[str | Ref]] = []
+    depth = 0
+    for each in arguments:
+        if depth:
+            found[-1].append(each)
+        else:
+            found.append([each])
+        depth += {"(": 1, _SLICE: 1, ")": -1}.get(each, 0) if isinstance(each, str) else 0
+    return found
+
+
+def _listed(arguments: Sequence[str | Ref]) -> str:
+    return ", ".join(map(_words, arguments)).replace("(, ", "(").replace(", )", ")")
 
 
 def _count(arguments: Sequence[Any]) -> str:

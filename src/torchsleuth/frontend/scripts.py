@@ -24,11 +24,12 @@ import os
 import shlex
 import sys
 import threading
+import tokenize
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any, Final
 
@@ -41,6 +42,8 @@ _LOOK: Final = "__sleuth_look__"
 """What is called after each statement."""
 _MINE: Final = "sleuth_stands_in"
 """An attribute by which what stands in is known."""
+_OURS: Final = "sleuth_compiles"
+"""An attribute by which what stands in the place of torch.compile is known."""
 _NEAR, _MOST = 0.5, 12
 _MISSING: Final = object()
 
@@ -60,13 +63,15 @@ class Call:
     @property
     def key(self) -> tuple[int, ...]:
         """The same for each call of the same function. Only while the function is alive."""
-        if isinstance(self.fn, MethodType):
-            return id(self.fn.__func__), id(self.fn.__self__)
-        return (id(self.fn),)
+        return _key(self.fn)
 
     def go(self) -> Any:
         """What the script wanted."""
         return self.fn(*self.args, **self.kwargs)
+
+
+def _key(fn: Any) -> tuple[int, ...]:
+    return (id(fn.__func__), id(fn.__self__)) if isinstance(fn, MethodType) else (id(fn),)
 
 
 class Enough(BaseException):
@@ -180,6 +185,7 @@ class Script:
         try:
             with io.open_code(os.path.abspath(self.path)) as file:
                 text = file.read()
+            _must_be_decodable(text)
             tree = ast.parse(text, filename=self._file)
             names = _names_in(tree)
             if self.function and self.function.partition(".")[0] not in names and "*" not in names:
@@ -188,10 +194,9 @@ class Script:
                 _look_after_each(tree)
             return tree, compile(tree, self._file, "exec", dont_inherit=True)
         except (OSError, SyntaxError, ValueError) as error:
-            line = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
             raise ScriptError(
                 f"the script {self.path!r} cannot be read",
-                cause=f"{in_words(error)}{line}",
+                cause=in_words(error),
                 remedy=f"see that it runs by itself first: python {self.path}",
             ) from error
 
@@ -221,6 +226,8 @@ class Script:
     def _nothing_called(
         self, board: _Switchboard, namespace: dict[str, Any], tree: ast.Module, ended: Ended
     ) -> ScriptError:
+        if isinstance(ended.error, ImportError) and "relative import" in str(ended.error):
+            return self._part_of_a_package(ended)
         if not board.known and self.function:
             if ended.words and self.function.partition(".")[0] in _bound_in(tree):
                 what = f"{self.path} stops before it defines {self.function}"
@@ -246,6 +253,20 @@ class Script:
             return "give it more time (--deadline SECONDS), or a script that comes to the call sooner"
         command = shlex.join(["python", self.path, *self.arguments])
         return f"see that it runs by itself first: {command}; what it is to be given goes behind --: {self} -- ARGS"
+
+    def _part_of_a_package(self, ended: Ended) -> NeverCalled:
+        folder, module = os.path.split(os.path.realpath(self.path))
+        parts = [os.path.splitext(module)[0]]
+        while os.path.exists(os.path.join(folder, "__init__.py")):
+            folder, package = os.path.split(folder)
+            parts.insert(0, package)
+        name = self.function.partition(".")[0]
+        imported = f"from {'.'.join(parts)} import {name}" if name else f"import {'.'.join(parts)}"
+        return NeverCalled(
+            f"{self.path} is part of a package, and no script by itself",
+            cause=ended.words,
+            remedy=f"write a script in {folder} that imports it and calls what is to be looked at: {imported}",
+        )
 
     def _unknown(self, tree: ast.Module, namespace: dict[str, Any], cause: str) -> NoSuchFunction:
         there = _functions(tree, namespace)
@@ -305,6 +326,17 @@ def _attribute(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 
 # ---- the source ------------------------------------------------------------------------------------------
+
+
+def _must_be_decodable(text: bytes) -> None:
+    """Refuses what Python refuses, comments included: bytes that are not of the encoding which is declared."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
+    try:
+        text.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        declared = "no other encoding is declared" if encoding.startswith("utf-8") else "that is what is declared"
+        raise SyntaxError(f"it is not in {encoding} (line {line}), and {declared}") from error
 
 
 def _look_after_each(tree: ast.Module) -> None:
@@ -401,6 +433,10 @@ class _Switchboard:
         self._closed = False
         self._thread = threading.current_thread()
         self._modules: dict[int, torch.nn.Module] = {}
+        self._called_instead: dict[int, Callable[..., Any]] = {}
+        """By module, what is called when the module is."""
+        self._dynamic: dict[tuple[int, ...], tuple[Any, bool]] = {}
+        """What the script has told torch.compile of sizes, by what it gave it. That is kept alive."""
 
     @property
     def total(self) -> int:
@@ -428,7 +464,8 @@ class _Switchboard:
             with ExitStack() as stack:
                 for off in self.put:
                     stack.enter_context(off())
-                return self._on_call(call)
+                dynamic = self._dynamic_of(call.fn) if call.dynamic is None else call.dynamic
+                return self._on_call(replace(call, dynamic=dynamic))
         except Enough:
             self.is_enough = True
             if threading.current_thread() is not self._thread:
@@ -472,7 +509,8 @@ class _Switchboard:
         if torch_compat.is_compiled_module(module):
             module.forward = stand_in or self.stand_in(name, torch_compat.plain_function(module))
             return
-        torch_compat.call_instead(module, stand_in or _unseen_by_dynamo(self.stand_in(name, module)))
+        self._called_instead[id(module)] = stand_in or _unseen_by_dynamo(self.stand_in(name, module))
+        torch_compat.call_instead(module, self._called_instead[id(module)])
         self.put.append(lambda: torch_compat.called_plainly(module))
 
     def call_what_needs_no_arguments(self) -> None:
@@ -487,14 +525,39 @@ class _Switchboard:
     # ---- torch.compile --------------------------------------------------------------------------------------
 
     def compile_noted(self, compile: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands in the place of torch.compile if it is to compile: it is noted that somebody calls it."""
+        """What stands in the place of torch.compile if it is to compile: it is noted who calls it, and how."""
 
         @functools.wraps(compile)
-        def compile_as_ever(*args: Any, **options: Any) -> Any:
+        def compile_as_ever(model: Any = None, **options: Any) -> Any:
             self.compiles = self.compiles or not self.busy
-            return compile(*args, **options)
+            if model is None:
+                return functools.partial(compile_as_ever, **options)
+            dynamic = options.get("dynamic")
+            if not self.busy and isinstance(dynamic, bool):
+                plain = self._as_written(model)
+                self._dynamic[_key(plain)] = plain, dynamic
+            made = compile(model, **{name: _copied(value) for name, value in options.items()})
+            module = torch_compat.module_of_call(model)
+            return made if module is None or self.busy else self._called_instead.get(id(module), made)
 
-        return compile_as_ever
+        return _as_ours(compile_as_ever)
+
+    def _as_written(self, model: Any) -> Any:
+        """What torch.compile was given, without what we have put around it."""
+        plain = torch_compat.plain_function(model)
+        while getattr(plain, _MINE, None) is self:
+            plain = plain.__wrapped__
+        module = torch_compat.module_of_call(plain)
+        return plain if module is None else module
+
+    def _dynamic_of(self, fn: Any) -> bool | None:
+        """What the script has told torch.compile of the sizes of a function, or of the module that it is part of."""
+        parts = [fn]
+        if isinstance(fn, MethodType):
+            parts += [fn.__self__, fn.__func__]
+        elif isinstance(fn, torch.nn.Module):
+            parts += [self._as_written(fn.forward), type(fn).forward]
+        return next((self._dynamic[_key(part)][1] for part in parts if _key(part) in self._dynamic), None)
 
     def compile_instead(self, compile: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in the place of torch.compile."""
@@ -507,7 +570,7 @@ class _Switchboard:
             made = compile(model, **{name: _copied(value) for name, value in options.items()})
             return made if self.busy or options.get("disable") else self._given(model, made, options.get("dynamic"))
 
-        return compile_nothing
+        return _as_ours(compile_nothing)
 
     def _given(self, model: Any, made: Any, dynamic: bool | None) -> Any:
         """Torch.compile was given `model`, and made this of it."""
@@ -543,7 +606,9 @@ class _Name:
         if value is _MISSING or self._board.is_mine(value):
             return
         name = self._parts[-1]
-        if isinstance(value, type):
+        if getattr(value, _OURS, False) is True:
+            self._board.unfit = f"{self._path} is what compiles functions: it is none that could be looked at itself"
+        elif isinstance(value, type):
             self._watch_class(value)
         elif isinstance(value, torch.nn.Module):
             self._board.watch_module(self._path, value)
@@ -638,6 +703,12 @@ class _Attribute:
             setattr(self.holder, self.name, value)
         elif self.name in vars(self.holder):
             delattr(self.holder, self.name)
+
+
+def _as_ours(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """So that it is known for what it is."""
+    setattr(compile, _OURS, True)
+    return compile
 
 
 def _unseen_by_dynamo(stand_in: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,6 +33,8 @@ from torchsleuth.frontend.breaks import Place
 from torchsleuth.frontend.scripts import Call
 
 _EXPLANATION = re.compile(r"^\s*Explanation: (.+)$", re.MULTILINE)
+_BRANCHING = "Data-dependent branching"
+_JUMP = re.compile(r"generic_jump TensorVariable\(")
 _HINT = re.compile(r"^\s*Hint: (.+)$", re.MULTILINE)
 
 
@@ -47,8 +49,9 @@ class Objection:
 
     @property
     def headline(self) -> str:
-        """The first line of it."""
-        return next((line.strip() for line in self.reason.splitlines() if line.strip()), "")
+        """The first line of it; of a branch on a tensor, which Dynamo words in two ways, the one that can be read."""
+        first = next((line.strip() for line in self.reason.splitlines() if line.strip()), "")
+        return _BRANCHING if _JUMP.match(first) else first
 
     @property
     def explanation(self) -> str:

@@ -137,8 +137,23 @@ class Survey:
     functions: tuple[Surveyed, ...]
 
 
+class Progress:
+    """Hears how far a survey is: what is known may be all that ever will, if the script ends its process."""
+
+    def begins(self, call: str) -> None:
+        """A call is about to be looked at: `call 2 of step`."""
+
+    def knows(self, functions: tuple[Surveyed, ...]) -> None:
+        """It has come to its end, and so much is known by now."""
+
+
 def survey_script(
-    script: Script, *, limit: int = CALLS, dynamo: bool = True, told: Callable[[str], None] = lambda _: None
+    script: Script,
+    *,
+    limit: int = CALLS,
+    dynamo: bool = True,
+    told: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
 ) -> Survey:
     """Run a script, and look at the first `limit` calls of each function that it names or compiles.
 
@@ -149,18 +164,19 @@ def survey_script(
     require_known_python()
     if dynamo:
         prepare()
-    surveyor = _Surveyor(limit, dynamo, told, stop=bool(script.function))
+    surveyor = _Surveyor(limit, dynamo, told, progress or Progress(), stop=bool(script.function))
     ended = script.run(surveyor)
     if surveyor.refused is not None:
         raise surveyor.refused
-    functions = tuple(group.surveyed() for group in surveyor.groups.values())
-    return Survey(script, ended, surveyor.stopped, functions)
+    return Survey(script, ended, surveyor.stopped, surveyor.functions())
 
 
 class _Surveyor:
     """Gets the calls of a script, makes them, and keeps what is captured."""
 
-    def __init__(self, limit: int, dynamo: bool, told: Callable[[str], None], *, stop: bool) -> None:
+    def __init__(
+        self, limit: int, dynamo: bool, told: Callable[[str], None], progress: Progress, *, stop: bool
+    ) -> None:
         self.groups: dict[str, _Group] = {}
         self.stopped = False
         self.refused: SleuthError | None = None
@@ -168,7 +184,12 @@ class _Surveyor:
         self._limit = limit
         self._dynamo = dynamo
         self._told = told
+        self._progress = progress
         self._stop = stop
+
+    def functions(self) -> tuple[Surveyed, ...]:
+        """What is known by now."""
+        return tuple(group.surveyed() for group in self.groups.values() if group.is_known)
 
     def __call__(self, call: Call) -> Any:
         group = self.groups.setdefault(call.name, _Group(call.name))
@@ -181,6 +202,7 @@ class _Surveyor:
         if one is None or one.looked_at >= self._limit:
             self._tell(group)
             return call.go()
+        self._progress.begins(f"call {group.calls} of {group.name}")
         asking = self._dynamo and group.opinion is None
         question = Question.of(call) if asking else None
         group.opinion = Opinion(failure="the call was not finished") if asking else group.opinion
@@ -189,9 +211,11 @@ class _Surveyor:
         except BaseException as error:
             if asking:
                 group.opinion = Opinion(failure=f"it was not asked, since the call raises {in_words(error)}")
+            self._progress.knows(self.functions())
             raise
         if question is not None:
             group.opinion = question.ask()
+        self._progress.knows(self.functions())
         if self._stop and all(each.looked_at >= self._limit for group in self.groups.values() for each in group.ones):
             self.stopped = True
             raise Enough
@@ -237,6 +261,11 @@ class _Group:
     @property
     def ones(self) -> list[_One]:
         return list(self._ones.values())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything of it was looked at, or is to be told."""
+        return bool(self._ones)
 
     @property
     def looked_at(self) -> int:

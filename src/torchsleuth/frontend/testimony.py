@@ -8,7 +8,7 @@ from typing import Any
 from torchsleuth.compare import Judgement, Results
 from torchsleuth.frontend.aligning import Difference
 from torchsleuth.frontend.breaks import GraphBreak
-from torchsleuth.outcome import Outcome, Word
+from torchsleuth.outcome import Outcome, Stage, Word
 
 
 class Blame(Word):
@@ -47,6 +47,11 @@ class Standing(Word):
         return self in (Standing.RIGHT, Standing.NOISE)
 
 
+def described(failure: Outcome) -> str:
+    """A failure in words, with its stage if that is known."""
+    return failure.describe().replace(f" ({Stage.UNKNOWN})", "", 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """One way to run the function, and what came of it."""
@@ -67,13 +72,18 @@ class Run:
     def name(self) -> str:
         return str(self.way) if self.way is Way.EAGER else f"{self.way} with {self.backend}"
 
+    @property
+    def stands(self) -> str:
+        """The standing in words. Eager is not held against itself: it fails, or it does not."""
+        return "fails" if self.way is Way.EAGER and self.failure is not None else self.standing.value
+
     def data(self) -> dict[str, Any]:
         return {
             "run": self.way.value,
             "backend": self.backend,
-            "standing": self.standing.value,
+            "standing": self.stands,
             "words": self.words,
-            "failure": None if self.failure is None else self.failure.describe(),
+            "failure": None if self.failure is None else described(self.failure),
         }
 
 

@@ -70,7 +70,7 @@ def other_traits(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
 
 
 def _traits(path: str, value: Any, owners: Owners | None, met: dict[int, str]) -> Iterator[str]:
-    yield _kind(value)
+    yield kind_of(value)
     if isinstance(value, torch.Tensor) and value.requires_grad:
         yield "which requires a gradient"
     if isinstance(value, dict):
@@ -111,7 +111,8 @@ def _memory(value: Any) -> int | None:
     return torch_compat.storage_key(value.untyped_storage())
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """The type of a value, with an article."""
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

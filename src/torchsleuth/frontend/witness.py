@@ -42,7 +42,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from torchsleuth import torch_compat
-from torchsleuth.compare import Results, Tolerance, Verdict, clone_inputs, judge, same
+from torchsleuth.compare import Comparison, Results, Tolerance, Verdict, clone_inputs, judge, same
 from torchsleuth.compare.rng import preserved
 from torchsleuth.compare.subject import Subject
 from torchsleuth.errors import in_words
@@ -51,9 +51,9 @@ from torchsleuth.frontend.aligning import DescribedGraph, align
 from torchsleuth.frontend.capturing import Captured, capture
 from torchsleuth.frontend.deciding import EAGER, Decision, decide, ends_the_process, fail_alike, failed
 from torchsleuth.frontend.testimony import Blame, KeptCase, Run, Standing, Testimony, Way
-from torchsleuth.frontend.traits import Owners, other_traits, traits_of
+from torchsleuth.frontend.traits import Owners, kind_of, other_traits, traits_of
 from torchsleuth.frontend.ways import SETTLED, Heard, Kept, Program, Settling, Whole, World, name_of
-from torchsleuth.outcome import Outcome, Stage, TimedOut
+from torchsleuth.outcome import Outcome, Stage, Symptom, TimedOut
 from torchsleuth.run.observing.raising import raised
 
 log = logging.getLogger("torchsleuth.frontend")
@@ -166,6 +166,8 @@ class _Bench:
         self._kept_of_ours = Kept(self.backend)
         self._settling = Settling(self._kept_of_ours)
         self._simpler: dict[str, Run] = {}
+        self._incomparable = ""
+        """Why results cannot be compared, whoever gives them."""
         self._names = tuple(kwargs)
         self._world = World(fn, args, kwargs)
         self._printed = io.StringIO()
@@ -203,7 +205,7 @@ class _Bench:
             no_witness=self.no_witness,
             part=decision.part,
             notes=tuple(self.notes),
-            records=tuple(crash.path for crash in crashes if crash.path is not None),
+            records=tuple(dict.fromkeys(crash.path for crash in crashes if crash.path is not None)),
             cases=() if self.keeper is None else self._cases(decision, self.keeper),
         )
 
@@ -224,6 +226,9 @@ class _Bench:
             return failed(Way.EAGER, "", raised(error, Stage.UNKNOWN))
         self._world.expect(heard, heard_again)
         repeats = same(first, second, tolerance=Tolerance.exact())
+        self._incomparable = _incomparable(repeats)
+        if self._incomparable:
+            return Run(Way.EAGER, "", Standing.UNKNOWN, self._incomparable, results=first)
         if not repeats:
             return Run(Way.EAGER, "", Standing.UNKNOWN, f"it does not repeat itself: {repeats}", results=first)
         return Run(Way.EAGER, "", Standing.RIGHT, "this is what the others are held against", results=first)
@@ -395,6 +400,8 @@ class _Bench:
         if expected is None:
             words = "it returns something, and eager does not"
             return Run(way, backend, Standing.UNKNOWN, words, results=results)
+        if self._incomparable:
+            return Run(way, backend, Standing.UNKNOWN, "what it returns cannot be compared", results=results)
         if same(expected, results, tolerance=Tolerance.exact()):
             run = Run(way, backend, Standing.RIGHT, _BIT_FOR_BIT, results=results)
         else:
@@ -456,6 +463,15 @@ class _Bench:
         with contextlib.redirect_stdout(self._printed), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
+
+
+def _incomparable(found: Comparison) -> str:
+    """Why two results of one program differ, if it is only that nobody can compare what they hold: a function, say."""
+    kind: Any = type(found.ref)
+    if found or found.symptom is not Symptom.OBJECT or kind.__eq__ is not object.__eq__:
+        return ""
+    where = "what it returns" if found.path in ("output", ".output") else found.path.lstrip(".")
+    return f"{where} cannot be compared: it is {kind_of(found.ref)}, and two of them are never equal"
 
 
 def _traits_of_graph(graph: Callable[..., Any], inputs: list[Any]) -> dict[str, str]:

@@ -80,7 +80,7 @@ def _runs(runs: Sequence[Run]) -> Table:
     for run in runs:
         table.add_row(
             Text(one_line(run.name)),
-            Text(run.standing.value, _COLOURS[run.standing]),
+            Text(run.stands, _COLOURS[run.standing]),
             Text(one_line(run.words, _LONGEST), "dim" if run.standing.is_right else ""),
         )
     return table
@@ -115,7 +115,7 @@ def _rows(rows: Sequence[Row]) -> Iterator[Text]:
             yield Text(f"    … {len(shown) - count} more rows: `--json` has all of them", "dim")
             return
         if number != before + 1:
-            yield Text(f"    … {number - before - 1} nodes that are the same", "dim")
+            yield _left_out(number - before - 1)
         row, before = rows[number], number
         if row.place is not None and row.place != told:
             yield Text(f"    # {_place_words(row.place)}{_source(row.place)}", "dim")
@@ -123,7 +123,11 @@ def _rows(rows: Sequence[Row]) -> Iterator[Text]:
         yield from _row(row)
     left = len(rows) - before - 1
     if shown and left:
-        yield Text(f"    … {left} nodes that are the same", "dim")
+        yield _left_out(left)
+
+
+def _left_out(nodes: int) -> Text:
+    return Text(f"    … {nodes} nodes that are the same" if nodes > 1 else "    … 1 node that is the same", "dim")
 
 
 def _row(row: Row) -> Iterator[Text]:
