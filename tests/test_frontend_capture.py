@@ -22,6 +22,7 @@ from torch import nn
 from torchsleuth import torch_compat
 from torchsleuth.errors import SleuthError, UnsupportedPython
 from torchsleuth.frontend import Captured, capture, segments
+from torchsleuth.frontend.outside import Outside
 from torchsleuth.frontend.segments import BackendMisbehaved
 
 pytestmark = pytest.mark.skipif(
@@ -874,8 +875,10 @@ def test_an_error_of_the_backend_s_at_run_time_is_the_user_s_to_see() -> None:
 
     fast = capture(fn, backend)
     fast(torch.ones(1))
-    with pytest.raises(RuntimeError, match="out of luck"):
+    with pytest.raises(RuntimeError, match="out of luck") as raised:
         fast(torch.ones(1))
+    assert "raised by what the backend has made of the graph fn_1:" in raised.value.__notes__[0]
+    assert "mul = input_0 * 2" in raised.value.__notes__[0]
 
 
 def test_a_fault_of_ours_behind_the_recording_is_no_error_of_the_call(
@@ -891,6 +894,72 @@ def test_a_fault_of_ours_behind_the_recording_is_no_error_of_the_call(
     assert fast(torch.ones(1)).item() == 2
     assert [type(each.error) for each in fast.crashes] == [KeyError]
     assert fast.segments == []
+
+
+def test_a_fault_of_ours_before_the_recording_is_no_error_of_the_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    """Covers: F8"""
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Outside, "arrive", broken)
+    fast = capture(lambda x: x * 2, records=str(tmp_path))
+    assert fast(torch.ones(1)).item() == 2
+    assert [type(each.error) for each in fast.crashes] == [KeyError]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_dynamo_leaves_alone_what_is_captured_and_does_its_own_work_around_it(backend: str) -> None:
+    """Our own files are nothing that anybody wants to have compiled.
+
+    Covers: F11
+    """
+    graphs = []
+
+    def noting(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    inside = capture(lambda x: torch.relu(x) + 1, backend)
+    outside = torch.compile(lambda x: inside(x * 2) - 1, backend=noting)
+    x = torch.tensor([-1.0, 2.0])
+    for _ in range(3):
+        assert torch.equal(outside(x), torch.relu(x * 2))
+    assert [len(gm.graph.find_nodes(op="call_function", target=torch.relu)) for gm in graphs] == [0, 0]
+    assert (len(inside.graphs), inside.hits, inside.breaks) == (1, 2, [])
+
+
+def test_what_torch_compile_has_made_is_a_break_with_its_name() -> None:
+    """Covers: F4, F11"""
+    graphs = []
+
+    def noting(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    def loss(x):
+        return x.sin().sum()
+
+    compiled, layer = torch.compile(loss, backend=noting), torch.compile(nn.Linear(3, 3), backend=noting)
+
+    def step(x):
+        return compiled(layer(x) * 2) + 1
+
+    fast, x = capture(step), torch.ones(2, 3)
+    for _ in range(3):
+        assert torch.equal(fast(x), step(x))
+    assert fast.breaks[0].reason == "a Linear is compiled by torch.compile"
+    assert fast.breaks[1].reason.endswith(".loss is compiled by torch.compile")
+    assert len(graphs) == 2
+    assert fast.hits == 2
+
+
+@pytest.mark.parametrize("skip", ["f", print, [3], ["f"]])
+def test_what_is_skipped_are_functions(skip: Any) -> None:
+    with pytest.raises(SleuthError, match="skip"):
+        capture(torch.relu, skip=skip)
 
 
 def test_what_is_not_callable_is_refused() -> None:
