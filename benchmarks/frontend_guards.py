@@ -1,6 +1,7 @@
 """Everything that a captured program reads, changed one thing at a time: does the cache ever give what is stale?
 
-    python benchmarks/frontend_guards.py [--only WORDS] [--changes WORDS] [--models 500] [--cases 60] [--seed 0]
+    python benchmarks/frontend_guards.py [--rows programs models cases] [--only WORDS] [--changes WORDS]
+                                         [--models 500] [--cases 60] [--seed 0]
 
 Under a captured program that has settled one thing is changed: an attribute, an item of a container, a cell, a default,
 a global, a method, a hook, a parameter's values, kind or gradients, an argument, torch's modes. The program itself and
@@ -48,6 +49,7 @@ from frontend_transformers import ARCHITECTURES, MAIN  # type: ignore[import-not
 from torchsleuth.frontend import capture
 
 CASES = ("containers", "functions", "outside", "protocols", "sizes", "tensors")
+ROWS = ("programs", "models", "cases")
 UNLIMITED = 10**6
 
 
@@ -80,11 +82,11 @@ def of_case(name: str) -> Subject:
 
 def subjects(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[str, Callable[[], Subject]]], int | None]]:
     """Rows of the table: their name, the programs they are about, and how many changes are made to each."""
-    for name, maker in PROGRAMS.items():
+    for name, maker in PROGRAMS.items() if "programs" in options.rows else ():
         yield name, [(name, maker)], None
-    for name in MAIN:
+    for name in MAIN if "models" in options.rows else ():
         yield f"{name} (transformers)", [(name, partial(of_model, name))], options.models
-    for file in CASES:
+    for file in CASES if "cases" in options.rows else ():
         before = set(differential.CASES)
         importlib.import_module(f"frontend_cases_{file}")
         names = [each for each in differential.CASES if each not in before]
@@ -94,6 +96,7 @@ def subjects(options: argparse.Namespace) -> Iterator[tuple[str, list[tuple[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="programs in whose name this occurs")
+    parser.add_argument("--rows", nargs="*", default=ROWS, choices=ROWS)
     parser.add_argument("--changes", default="", help="changes in whose words this occurs")
     parser.add_argument("--models", type=int, default=500)
     parser.add_argument("--cases", type=int, default=60)

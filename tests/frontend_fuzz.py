@@ -15,6 +15,7 @@ import hashlib
 import io
 import random
 import re
+import signal
 import sys
 import time
 import types
@@ -331,6 +332,8 @@ class Memory:
 
 CALLS = 3
 """A recording, a call from the cache, and one more: by then a program has settled, if it does."""
+MOST_SECONDS = 2.0
+"""A changed program that takes longer has no end."""
 TOGETHER = 24
 """So many changes are made under one captured program; then it is captured anew."""
 
@@ -521,7 +524,10 @@ class _Fuzzer:
     def compare(self, change: Change, captured: Any) -> tuple[str | None, bool]:
         """With a change made: what is not the same in words, and whether the cache is to blame."""
         memory = Memory(self.roots())
-        expected = self.observe(self.subject.program, memory)
+        with _ends_in_time() as endless:
+            expected = self.observe(self.subject.program, memory)
+        if endless:
+            raise Impossible
         self.found.different += expected.effect != self.before.effect
         self.found.raised += expected.raised is not None
         misses = len(getattr(captured, "misses", ()))
@@ -542,6 +548,25 @@ class _Fuzzer:
             words = f"{type(crash.error).__name__}: {crash.error}"
             if words not in self.found.crashes:
                 self.found.crashes.append(words)
+
+
+@contextlib.contextmanager
+def _ends_in_time() -> Iterator[list[Any]]:
+    """What runs inside is stopped after a while, again and again until it has stopped; then there is something in what
+    is given: an iterator that was changed may have no end."""
+    stopped: list[Any] = []
+
+    def stop(*_: Any) -> None:
+        stopped.append(True)
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS, 0.5)
+    try:
+        yield stopped
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import frontend_fuzz
 from frontend_changes import Impossible, Subject
 from frontend_fuzz import describe, first_difference, fuzz
 from frontend_guard_programs import PROGRAMS
@@ -204,6 +205,21 @@ def test_what_is_recorded_wrongly_is_told_from_what_is_stale() -> None:
     found = fuzz(net(), lambda program: lambda *args: program.forward(*args), only="program: a forward hook")
     assert found.wrong
     assert not found.stale
+
+
+def test_a_change_that_makes_a_program_endless_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontend_fuzz, "MOST_SECONDS", 0.2)
+    steps = {"by": 1}
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        left = 3
+        while left:  # by two, it never is zero
+            left -= steps["by"]
+        return x + left
+
+    found = fuzz(Subject(program, [torch.ones(2)], outside=[steps]), itself)
+    assert found.changes
+    assert found.found == []
 
 
 def test_of_many_changes_some_of_every_kind_are_drawn() -> None:
