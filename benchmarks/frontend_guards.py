@@ -48,7 +48,7 @@ from frontend_guard_programs import PROGRAMS  # type: ignore[import-not-found]
 from frontend_transformers import ARCHITECTURES, MAIN  # type: ignore[import-not-found]
 from torchsleuth.frontend import capture
 
-CASES = ("containers", "functions", "outside", "protocols", "sizes", "tensors")
+CASES = ("containers", "functions", "tensors")
 ROWS = ("programs", "models", "cases")
 UNLIMITED = 10**6
 

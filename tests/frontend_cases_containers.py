@@ -1155,3 +1155,29 @@ def elements_are_counted_before_they_are_taken():
         )
 
     return Case(fn, repeat(torch.ones(2)), state=lambda: log)
+
+
+@case
+def what_is_no_iterator():
+    class Wrong:
+        def __iter__(self):
+            return 5
+
+    def looped():
+        for _ in Wrong():
+            pass
+
+    def unpacked():
+        _, *_ = Wrong()
+
+    def raised(function, *args):
+        try:
+            return function(*args)
+        except TypeError as error:
+            return str(error)
+
+    def fn(x):
+        attempts = [looped, unpacked, lambda: [*Wrong()], lambda: list(Wrong()), lambda: [each for each in Wrong()]]
+        return x + 1, [raised(each) for each in attempts], raised(sum, Wrong()), raised(lambda: 1 in Wrong())
+
+    return Case(fn, repeat(torch.ones(2)))

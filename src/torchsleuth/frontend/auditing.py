@@ -82,6 +82,8 @@ class Facts:
     data_dependent: str = ""
     may_fail: bool = False
     """With other data, an operator would raise (an index out of range)."""
+    silent: bool = False
+    """Something was written to of which torch does not count that it was."""
     opaque: bool = False
     """An operator of somebody's own ran: nobody knows what it does besides."""
     operators: int = 0
@@ -166,7 +168,9 @@ class Auditor:
         if torch_compat.op_is_mutable(operator):
             facts.written += _written(operator, args, kwargs)
         elif torch_compat.op_name(operator) in _WRITES_SILENTLY:
-            facts.written += _statistics(operator, args, kwargs)
+            statistics = _statistics(operator, args, kwargs)
+            facts.written += statistics
+            facts.silent = facts.silent or bool(statistics)
         facts.opaque = facts.opaque or operator.namespace not in _OF_TORCH
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from torchsleuth.frontend.frames import ABSENT, DISCARD, Frame, Generator
 from torchsleuth.frontend.guards import identity, is_constant
 from torchsleuth.frontend.iterating import CONTAINERS, ITERATORS, VIEWS
 from torchsleuth.frontend.kinds import is_a
-from torchsleuth.frontend.machine import PUSHED, Break
+from torchsleuth.frontend.machine import PUSHED, Break, UserError
 from torchsleuth.frontend.operations import BINARY, BINARY_FUNCTIONS, COMPARE
 from torchsleuth.frontend.outside import lookup
 from torchsleuth.frontend.symbolic import SYMBOLIC_OPERATORS, Symbolic, as_plain, made_plain
@@ -311,6 +311,14 @@ class Expressions(Calls):
             base: Any = list if is_a(container, list) else tuple
             self.outside.shallow(container)
             container = [*base.__iter__(container)]  # whatever it gives if it is iterated over
+        if found is ABSENT and is_python(lookup(type(container), "__iter__")):
+            try:
+                container = self.iterate_now(container)
+            except UserError as raised:
+                if not isinstance(raised.error, TypeError):
+                    raise
+                what = type(container).__name__
+                return bool(self.raises(TypeError(f"argument of type '{what}' is not iterable")))
         if (
             found is ABSENT
             or is_a(container, (list, tuple))

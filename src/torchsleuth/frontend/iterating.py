@@ -191,6 +191,8 @@ class Iterating(Attributes):
         if is_python(step):
             self.outside.class_attribute(kind, "__next__", step)
             return self.call_now(step, iterator)
+        if step is ABSENT or step is None:
+            return self.raises(TypeError(_NO_ITERATOR.format(kind.__name__)))
         if kind not in ITERATORS or self.is_interpreted(iterator):
             raise Break(f"the next value of {a_(kind)}")
         return self.native(next, iterator, EXHAUSTED)
@@ -277,12 +279,19 @@ class Iterating(Attributes):
         self.bases.append(base)
         try:
             result = self.iterate(value)
-            return self.run(base) if result is PUSHED else result
+            iterator = self.run(base) if result is PUSHED else result
+            self._must_iterate(value, iterator)
+            return iterator
         except UserError:
             del self.frames[base:]
             raise
         finally:
             self.bases.pop()
+
+    def _must_iterate(self, value: Any, iterator: Any) -> None:
+        """Raises what `iter` does, if what `__iter__` of the user's has given is no iterator."""
+        if is_python(lookup(type(value), "__iter__")) and lookup(type(iterator), "__next__") in (ABSENT, None):
+            self.raises(TypeError(_NO_ITERATOR.format(type(iterator).__name__)))
 
     def native_iterable(self, value: Any, *, counts: bool = False) -> Any:
         """The same values for native code to iterate over: a list, if Python code has to run for them."""
@@ -302,6 +311,9 @@ class Iterating(Attributes):
 
     def truth(self, value: Any) -> bool:
         raise NotImplementedError
+
+
+_NO_ITERATOR: Final = "iter() returned non-iterator of type '{}'"
 
 
 def _is_pure(function: Callable[..., Any]) -> bool:

@@ -114,6 +114,8 @@ class Recorder:
         self._alive: dict[int, Any] = {}
         self.draws = False
         """Random numbers are drawn."""
+        self.writes_silently = False
+        """Something is written to, and its version does not tell."""
         self.opaque = False
         """Something is done of which nobody knows what it is: it must not be done twice."""
         self.mutated: list[torch.Tensor] = []
@@ -259,6 +261,7 @@ class Recorder:
         if facts.random or facts.written or facts.opaque:
             node.meta["effect"] = True
         self.opaque = self.opaque or facts.opaque
+        self.writes_silently = self.writes_silently or facts.silent
         node.meta["may_fail"] = facts.may_fail
         if facts.may_fail and self.writes_to_inputs and (self._handled() or self._has_effects()):
             self.spoil("an operator that may fail, where that is seen, behind one that writes to what is outside")

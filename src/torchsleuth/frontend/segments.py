@@ -385,7 +385,7 @@ def _written(
         given = "".join(f"o{number}, " for number in range(len(graph.outputs)))
         code += [
             f"    random = {'RANDOM()' if recorder.draws else 'None'}",
-            f"    versions = {f'VERSIONS({taken})' if recorder.writes_to_inputs else '[]'}",
+            f"    versions = {_versions(recorder, taken)}",
             f"    try: results = GRAPH({taken})",
             f"    except Exception as error: raise FAILED(error, ({taken}), random, versions) from None",
         ]
@@ -415,6 +415,13 @@ def _written(
         grad=recorder.grad_at_start,
         repeatable=not recorder.opaque,
     )
+
+
+def _versions(recorder: Recorder, taken: str) -> str:
+    """Code for what tells, if the graph fails, whether it has written to its inputs before. `None`: nobody can tell."""
+    if recorder.writes_silently:
+        return "None"
+    return f"VERSIONS({taken})" if recorder.writes_to_inputs else "[]"
 
 
 def _checks(recorder: Recorder, graph: _Graph) -> list[Check]:
