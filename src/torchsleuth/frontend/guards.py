@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import math
+import struct
 from dataclasses import dataclass, field
 from types import EllipsisType, NotImplementedType
 from typing import Any, Final, NamedTuple
@@ -132,15 +133,13 @@ def is_numpy_scalar(kind: type) -> bool:
 
 
 def exactly(found: Any, value: Any) -> bool:
-    """Whether two constants are the same: of one type, equal, and NaN and the sign of zero count."""
+    """Whether two constants are the same: of one type, and bit for bit."""
     if type(found) is not type(value):
         return False
     if is_numpy_scalar(type(value)):
         return bool(found.tobytes() == value.tobytes())
-    if type(value) is float:
-        return repr(found) == repr(value)
-    if type(value) is complex:
-        return repr(found) == repr(value)
+    if type(value) in (float, complex):
+        return bits(found) == bits(value)
     if type(value) is tuple:
         return len(found) == len(value) and all(map(exactly, found, value))
     if type(value) is slice:
@@ -152,13 +151,18 @@ def exactly(found: Any, value: Any) -> bool:
     return bool(found == value)
 
 
+def bits(value: complex) -> bytes:
+    """The bits of a float, or of a complex number: zeros and NaNs have a sign, too."""
+    return struct.pack("dd", value.real, value.imag)
+
+
 def identity(value: Any) -> Any:
     """Equal for constants that are the same ones, and for what is one object."""
     kind = type(value)
     if not is_constant(value):
         return id(value)
     if kind in (float, complex):
-        return kind, repr(value)
+        return kind, bits(value)
     if is_numpy_scalar(kind):
         return kind, value.tobytes()
     if kind in (tuple, frozenset, torch.Size):
