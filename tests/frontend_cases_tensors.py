@@ -1043,3 +1043,14 @@ def masks_of_attention():
         return attention(x, x, x, key_padding_mask=padding)[0], attention(x, x, x, attn_mask=causal)
 
     return Case(fn, repeat(torch.arange(12.0).reshape(1, 3, 4) / 12))
+
+
+@case
+def a_tensor_without_dimensions_is_iterated_over():
+    def fn(x):
+        try:
+            return list(x)
+        except TypeError as error:
+            return str(error)
+
+    return Case(fn, each((torch.tensor(1.0),), (torch.ones(2),)))

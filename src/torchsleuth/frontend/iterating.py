@@ -118,6 +118,7 @@ class Iterating(Attributes):
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise Break(f"iterating over a tensor of the class {type(tensor).__qualname__}")
         if tensor.dim() == 0:
+            self.recorder.knows_kind(tensor)
             return self.native(tuple, tensor)  # type: ignore[no-any-return]
         if self.recorder.dynamic:
             self.recorder.size(tensor)
