@@ -155,8 +155,6 @@ def _keep_tensor(tensor: torch.Tensor) -> Callable[[], None]:
 
     def put_back() -> None:
         with torch.no_grad():
-            if storage.nbytes() != content.nbytes():
-                storage.resize_(content.nbytes())
             storage.copy_(content)
             if tensor.is_leaf and not _is_same_memory(tensor, memory):
                 tensor.data = memory
